@@ -38,7 +38,7 @@ from backend.domain.environments.audit_coverage import audit_coverage
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.errors import RolloutError
-from backend.domain.review.judged_curve import wilson
+from backend.domain.statistics import wilson
 from backend.domain.vocabulary import CheckStatus
 from backend.settings import get_settings
 from benchmarks.harness import Measure, Options, installation

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch, EnvironmentContext, RolloutRow
-from backend.domain.review.judged_curve import wilson
+from backend.domain.statistics import wilson
 from benchmarks.harness import Measure, Options
 
 REPEATS = 1

@@ -10,11 +10,13 @@ from backend.settings import get_settings
 def run() -> None:
     url = context.config.get_main_option("sqlalchemy.url") or get_settings().database_url
     engine = make_engine(url)
-    with engine.connect() as connection:
-        context.configure(connection=connection, target_metadata=load_tables(), compare_type=True)
-        with context.begin_transaction():
-            context.run_migrations()
-    engine.dispose()
+    try:
+        with engine.connect() as connection:
+            context.configure(connection=connection, target_metadata=load_tables(), compare_type=True)
+            with context.begin_transaction():
+                context.run_migrations()
+    finally:
+        engine.dispose()
 
 
 run()

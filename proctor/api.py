@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         BeforeAfter,
         BenchmarkResponse,
         BranchResponse,
+        BudgetResponse,
         CertificateKeyResponse,
         CertificateResponse,
         CheckpointResponse,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         InvitedMember,
         JudgedFixtureResponse,
         Leaderboard,
+        LearnedDetectorResponse,
         ListedRolloutResponse,
         LogLineResponse,
         MarkedDemonstrations,
@@ -272,6 +274,37 @@ class DetectorsOperations(Namespace):
         - `results`: Counts of each labeled source."""
         return self._change("BenchmarkResponse", "POST", "/detectors/benchmarks", results=results)
 
+    def list_learned(
+        self, *, environment: str | None = None, limit: int | None = None
+    ) -> Iterator[LearnedDetectorResponse]:
+        """List what the learned detector was trained on in each environment, and which verdicts it still needs.
+
+        - `environment`: Only flags and verdicts of this environment."""
+        return self._list("LearnedDetectorResponse", "/detectors/learned/models", limit, environment=environment)
+
+    def get_learned(self, environment: str | UUID) -> LearnedDetectorResponse:
+        """Show the learned detector of an environment: its verdicts, threshold and cross-fitted recall.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "LearnedDetectorResponse",
+            "GET",
+            f"/detectors/learned/models/{segment(environment)}",
+            "query",
+        )
+
+    def train_learned(self, environment: str | UUID) -> LearnedDetectorResponse:
+        """Train the learned detector of an environment on all verdicts. Scans also do this when there are new verdicts.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "LearnedDetectorResponse",
+            "POST",
+            f"/detectors/learned/models/{segment(environment)}",
+            "query",
+            f"/detectors/learned/models/{environment}",
+        )
+
     def get(self, detector: str | UUID, *, environment: str | None = None) -> DetectorDetail:
         """Show a detector: its method, thresholds, record by environment and suggested cut-off.
 
@@ -369,6 +402,15 @@ class EnvironmentsOperations(Namespace):
             "query",
         )
 
+    def cancel_attack(self, attack: str | UUID) -> AttackResponse:
+        """End an attack. The result lists the exploits until then."""
+        return self._call(
+            "AttackResponse",
+            "POST",
+            f"/attacks/{segment(attack)}/cancel",
+            "query",
+        )
+
     def add_attack_fixtures(self, attack: str | UUID, *, fixtures: Sequence[str] | None = None) -> AttackResponse:
         """Write the proposed fixtures of an attack into the draft.
 
@@ -446,13 +488,22 @@ class EnvironmentsOperations(Namespace):
         )
 
     def start_attack(
-        self, environment: str | UUID, *, seconds: int | None = None, policy: str | None = None
+        self,
+        environment: str | UUID,
+        *,
+        seconds: int | None = None,
+        policy: str | None = None,
+        tokens: int | None = None,
+        train: bool | None = None,
     ) -> AttackResponse:
         """Search the draft for rewards that are earned without doing the task. Each exploit becomes a proposed fixture.
 
         - `environment`: Name or id of an environment.
         - `seconds`: Time budget in seconds.
-        - `policy`: Endpoint whose LLM attacks as well: name or id. Default: no LLM."""
+        - `policy`: Endpoint whose LLM attacks as well: name or id. Default: no LLM.
+        - `tokens`: Maximum number of tokens of the LLM, prompts and replies.
+        - `train`: Also train a small policy on the draft's reward with GRPO, on a worker with torch, within the
+          same time budget."""
         return self._call(
             "AttackResponse",
             "POST",
@@ -461,6 +512,8 @@ class EnvironmentsOperations(Namespace):
             "/attacks/{id}",
             seconds=seconds,
             policy=policy,
+            tokens=tokens,
+            train=train,
         )
 
     def mark_demonstration(
@@ -1565,15 +1618,74 @@ class GradersOperations(Namespace):
             "query",
         )
 
+    def list_budgets(self, grader: str | UUID, *, limit: int | None = None) -> Iterator[BudgetResponse]:
+        """List the environments on whose runs a grader runs automatically, its limits, and what it spent today.
+
+        - `grader`: Name or id of a grader."""
+        return self._list(
+            "BudgetResponse",
+            f"/graders/{segment(grader)}/budgets",
+            limit,
+        )
+
+    def set_budget(
+        self,
+        grader: str | UUID,
+        *,
+        environment: str,
+        rollouts_per_run: int | None = None,
+        rollouts_per_day: int | None = None,
+        cost_per_run: float | None = None,
+        cost_per_day: float | None = None,
+    ) -> BudgetResponse:
+        """Run a grader automatically on an environment's evaluations and training runs, within limits.
+
+        - `grader`: Name or id of a grader.
+        - `environment`: Name or id of an environment.
+        - `rollouts_per_run`: Maximum number of rollouts of a run.
+        - `rollouts_per_day`: Maximum number of rollouts per day (UTC).
+        - `cost_per_run`: Maximum US dollars per run. Default: no limit.
+        - `cost_per_day`: Maximum US dollars per day (UTC). Default: no limit."""
+        return self._call(
+            "BudgetResponse",
+            "POST",
+            f"/graders/{segment(grader)}/budgets",
+            "body",
+            environment=environment,
+            rollouts_per_run=rollouts_per_run,
+            rollouts_per_day=rollouts_per_day,
+            cost_per_run=cost_per_run,
+            cost_per_day=cost_per_day,
+        )
+
+    def delete_budget(self, grader: str | UUID, environment: str | UUID) -> BudgetResponse:
+        """Stop running a grader automatically on an environment's runs. Its grades stay.
+
+        - `grader`: Name or id of a grader.
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "BudgetResponse",
+            "DELETE",
+            f"/graders/{segment(grader)}/budgets/{segment(environment)}",
+            "query",
+        )
+
     def run(
-        self, grader: str | UUID, run: str | UUID, *, where: str | None = None, cluster: str | None = None
+        self,
+        grader: str | UUID,
+        run: str | UUID,
+        *,
+        where: str | None = None,
+        cluster: str | None = None,
+        sample: bool | None = None,
     ) -> GradedRunResponse:
         """Grade the completed rollouts of a run. Existing grades are kept.
 
         - `grader`: Name or id of a grader.
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
         - `where`: Filter on the completed rollouts, such as `reward > 0 and level = 2`. Default: all.
-        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`."""
+        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`.
+        - `sample`: Continue the sample that a budget chose, instead of grading all rollouts."""
         return self._call(
             "GradedRunResponse",
             "POST",
@@ -1582,6 +1694,7 @@ class GradersOperations(Namespace):
             "/graders/{grader_id}/runs/{run_id}",
             where=where,
             cluster=cluster,
+            sample=sample,
         )
 
     def get_result(self, grader: str | UUID, run: str | UUID) -> GradedRunResponse:
@@ -1597,14 +1710,21 @@ class GradersOperations(Namespace):
         )
 
     def estimate(
-        self, grader: str | UUID, run: str | UUID, *, where: str | None = None, cluster: str | None = None
+        self,
+        grader: str | UUID,
+        run: str | UUID,
+        *,
+        where: str | None = None,
+        cluster: str | None = None,
+        sample: bool | None = None,
     ) -> GradingEstimateResponse:
         """Estimate how many rollouts a grader would grade, and what that costs. Sends no request.
 
         - `grader`: Name or id of a grader.
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
         - `where`: Filter on the completed rollouts, such as `reward > 0 and level = 2`. Default: all.
-        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`."""
+        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`.
+        - `sample`: Continue the sample that a budget chose, instead of grading all rollouts."""
         return self._call(
             "GradingEstimateResponse",
             "GET",
@@ -1612,6 +1732,7 @@ class GradersOperations(Namespace):
             "query",
             where=where,
             cluster=cluster,
+            sample=sample,
         )
 
     def flag_answers(

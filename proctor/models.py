@@ -132,6 +132,24 @@ class JudgedFixtureResponse(Model):
     withdrawn_because: str
 
 
+class BudgetResponse(Model):
+    """The budget of a grader for the runs of an environment, and its use today."""
+
+    grader_id: UUID
+    grader: str
+    environment: str
+    rollouts_per_run: int
+    rollouts_per_day: int
+    cost_per_run: float | None
+    cost_per_day: float | None
+    rollouts_today: int
+    """Chosen since midnight UTC."""
+    cost_today: float
+    """US dollars, canaries included."""
+    problem: str
+    """Why nothing more is graded today; empty if the budget has something left."""
+
+
 class GradingEstimateResponse(Model):
     """How much work and money a grader needs on a run."""
 
@@ -1541,6 +1559,7 @@ class Need(StrEnum):
     step_rewards = "step_rewards"
     success = "success"
     second_grade = "second_grade"
+    verdicts = "verdicts"
     replay = "replay"
     sandbox = "sandbox"
 
@@ -1569,6 +1588,16 @@ class CutOffResponse(Model):
     caught: int
     cost: int
     """Honest rollouts flagged."""
+
+
+class WeightedShareResponse(Model):
+    """A share of weighted rollouts with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    count: float
+    """Number of equally likely rollouts that they are worth."""
 
 
 class ShareResponse(Model):
@@ -1752,7 +1781,7 @@ class ExploitResponse(Model):
     """A way to earn reward without doing the task."""
 
     attack: str
-    """`enumerated`, `search` or `llm`."""
+    """`enumerated`, `search`, `llm` or `trained`."""
     description: str
     mean: float
     low: float
@@ -1765,6 +1794,8 @@ class ExploitResponse(Model):
     replies: list[str]
     reward: float
     columns: dict[str, float]
+    oracle: float | None = None
+    """Mean grade of these episodes by the environment's oracle, from 0 to 1. Null without one."""
     fixture: str
     """Name of the proposed fixture."""
     is_in_draft: bool
@@ -1797,6 +1828,9 @@ class AttackResponse(Job):
     is_stale: bool
     """The draft was saved since."""
     exploits: list[ExploitResponse]
+    """Found so far."""
+    notes: list[str]
+    """Work and costs of each attack, in sentences."""
     results: list[RepairCheckResponse]
     """Checks of a verification."""
     holds: bool | None
@@ -1912,6 +1946,46 @@ class RunDetailResponse(Job):
     ended_at: AwareDatetime | None
     configuration: dict[str, Any]
     content_hash: str
+
+
+class LearnedDetectorResponse(Job):
+    """The detector that learns from the verdicts on an environment."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    environment: str
+    hacks: int
+    """Rollouts that a reviewer judged a hack, now."""
+    honest: int
+    missing: str
+    """Why it flags nothing. Empty: it flags."""
+    is_trainable: bool
+    """Whether there are enough verdicts."""
+    trained_at: AwareDatetime | None
+    """Null if it was never trained, or could not be."""
+    is_automatic: bool
+    """It was trained by a scan, because there were new verdicts."""
+    trained_hacks: int
+    """Different hacks with verdicts that it was trained on."""
+    trained_honest: int
+    fixtures: int
+    """Fixtures that it was trained on as well. They do not count for the threshold and recall."""
+    threshold: float | None
+    """Scores above it are flagged. Null if no threshold bounds the false positive rate."""
+    false_positives_at_most: float | None
+    """Upper confidence limit of the false positive rate."""
+    wrong: int | None
+    """Honest rollouts with verdicts above the threshold."""
+    recall: ShareResponse | None
+    """Hacks with verdicts above the threshold. No rollout is scored by a model that has seen its task."""
+    top: dict[str, float]
+    """Features with the highest mean weight."""
 
 
 class DetectorSettingsResponse(Model):
@@ -2993,6 +3067,20 @@ class EnvironmentRecord(Model):
     """By the environment's audit sample. Null if it was not reviewed, or if the detector flags runs."""
 
 
+class SampledRecordResponse(Model):
+    """Estimates for all rollouts of the runs in which a budget chose some, weighted by 1 / chance."""
+
+    graded: int
+    rollouts: float
+    """Estimated number of rollouts that the graded ones represent."""
+    flagged: WeightedShareResponse | None
+    """Share of all rollouts that it would flag."""
+    precision: WeightedShareResponse | None
+    """Null without a reviewed flag."""
+    recall: WeightedShareResponse | None
+    """Null without a graded hack in the audit sample."""
+
+
 class FamilyCount(Model):
     """Rollouts of one kind of hack, or of honest solution, and how many of them were flagged."""
 
@@ -3065,6 +3153,8 @@ class DetectorDetail(Model):
     """
     settings: dict[str, DetectorSettingsResponse]
     """By environment, where anything is set."""
+    sampled: SampledRecordResponse | None
+    """Graders: where a budget chose the rollouts."""
 
 
 class DiffResponse(Model):
@@ -3427,6 +3517,8 @@ class GradedRunResponse(Job):
     reason: str | None
     where: str
     cluster: str | None
+    is_sampled: bool
+    """Only a random sample that a budget chose."""
     graded: int
     """Rollouts, or groups of a contrast, with a grade."""
     failed: int

@@ -1,6 +1,7 @@
 """Manage the database schema.
 
-python scripts/migrations.py check         migrate an empty database and compare it with the models and handwritten.sql
+python scripts/migrations.py check         migrate an empty database and compare it with the models and handwritten.sql;
+                                           find new columns that a table with rows refuses
 python scripts/migrations.py new MESSAGE   write a migration for changed models
 python scripts/migrations.py upgrade       migrate the database of DATABASE_URL
 python scripts/migrations.py initial       rewrite the initial revision; refused once a later revision exists
@@ -20,6 +21,8 @@ import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.operations.ops import CreateForeignKeyOp, ExecuteSQLOp, MigrationScript
+from alembic.script import Script
+from sqlalchemy import Column, Engine, event
 
 from backend.core.embedded import Postgres
 from backend.core.session import make_engine
@@ -57,6 +60,14 @@ _CATALOG = {
 _CASTS = re.compile(r"::(character varying|text)(\[\])?|[()]")
 """Postgres writes `CHECK (x IN (…))` with other casts and parentheses after pg_dump and pg_restore."""
 
+_ALTERED = re.compile(r"ALTER TABLE\s+(?:IF EXISTS\s+)?(?:ONLY\s+)?(\S+)\s+([^;]*)", re.IGNORECASE)
+_ADDED = re.compile(r"ADD COLUMN\s+(?:IF NOT EXISTS\s+)?(\S+)(.*?)(?=,\s*ADD COLUMN|$)", re.IGNORECASE | re.DOTALL)
+_FILLED = re.compile(r"\b(DEFAULT|GENERATED|\w*SERIAL)\b", re.IGNORECASE)
+_NEEDS_DEFAULT = (
+    "is NOT NULL without a default, which a table with rows refuses: add a server_default, such as text('0'), to the"
+    " column in its model"
+)
+
 
 def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.WARNING)
@@ -66,7 +77,7 @@ def main(arguments: list[str]) -> int:
         case ["new", message] if message:
             with empty_database() as url:
                 command.upgrade(configuration(url), "head")
-                command.revision(configuration(url), message=message, autogenerate=True)
+                write_revision(configuration(url), message)
         case ["upgrade"]:
             if not get_settings().database_url:
                 sys.exit("set DATABASE_URL; `proctor up` migrates the embedded database when it starts")
@@ -79,10 +90,14 @@ def main(arguments: list[str]) -> int:
 
 
 def check() -> int:
-    """Print each difference between the migrations' result and the models; return the exit status."""
+    """Print each new column that needs a default, and each difference between the migrations' result and the models;
+    return the exit status."""
     with empty_database() as url:
-        command.upgrade(configuration(url), "head")
+        with recorded_statements() as statements:
+            command.upgrade(configuration(url), "head")
         migrated = describe_schema(url)
+    refused = [column for statement in statements for column in columns_without_default(statement)]
+    sys.stdout.writelines(f"{column} {_NEEDS_DEFAULT}\n" for column in refused)
     with empty_database() as url:
         create_from_models(url)
         declared = describe_schema(url)
@@ -90,7 +105,56 @@ def check() -> int:
     if drift:
         sys.stdout.write("the migrations (-) and the models with migrations/handwritten.sql (+) differ:\n")
         sys.stdout.writelines(f"{line}\n" for line in drift)
-    return 1 if drift else 0
+    return 1 if drift or refused else 0
+
+
+def columns_without_default(statement: str) -> list[str]:
+    """Columns that SQL adds as NOT NULL without a default: Postgres refuses them in a table that has rows."""
+    return [
+        f"{table}.{column}".replace('"', "")
+        for table, actions in _ALTERED.findall(statement)
+        for column, declaration in _ADDED.findall(actions)
+        if "NOT NULL" in declaration.upper() and not _FILLED.search(declaration)
+    ]
+
+
+@contextmanager
+def recorded_statements() -> Iterator[list[str]]:
+    """Collect the SQL that any engine executes."""
+    statements: list[str] = []
+
+    def record(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", record)
+    try:
+        yield statements
+    finally:
+        event.remove(Engine, "before_cursor_execute", record)
+
+
+def write_revision(config: Config, message: str) -> Path:
+    """Write a formatted migration for changed models. Exits if a table with rows would refuse a new column."""
+
+    def refuse(_context: object, _revision: object, scripts: list[MigrationScript]) -> None:
+        assert scripts[0].upgrade_ops is not None
+        for operation in scripts[0].upgrade_ops.as_diffs():
+            match operation:
+                case ("add_column", _, str(table), Column(nullable=False, server_default=None) as column):
+                    sys.exit(f"{table}.{column.name} {_NEEDS_DEFAULT}")
+
+    message = f"{message[0].upper()}{message[1:].rstrip('.')}."
+    script = command.revision(config, message=message, autogenerate=True, process_revision_directives=refuse)
+    assert isinstance(script, Script)
+    tidy(Path(script.path))
+    return Path(script.path)
+
+
+def tidy(file: Path) -> None:
+    """Remove Alembic's comments and unused imports, and format the file."""
+    file.write_text(re.sub(r" *# ### .*\n", "", file.read_text()))
+    for verb in (["check", "--fix"], ["format"]):
+        subprocess.run([sys.executable, "-m", "ruff", *verb, "--quiet", file], check=True)
 
 
 def write_initial_revision() -> None:
@@ -123,9 +187,7 @@ def write_initial_revision() -> None:
             rev_id=INITIAL,
             process_revision_directives=complete,
         )
-    file.write_text(re.sub(r" *# ### .*\n", "", file.read_text()))
-    for verb in (["format"], ["check", "--fix"]):
-        subprocess.run([sys.executable, "-m", "ruff", *verb, "--quiet", file], check=True)
+    tidy(file)
 
 
 def handwritten() -> tuple[list[str], list[str]]:

@@ -101,7 +101,9 @@ def fields() -> str:
     rows = []
     for field in FIELDS.values():
         uses = {"filter": field.is_filterable, "sort": field.is_sortable, "column": field.is_column}
-        uses["export"] = field.is_measured
+        key = field.stored[0] if field.is_measured else field.name
+        exported = "export" if key == field.name else f"export as `{key}`"
+        uses[exported] = field.is_measured
         values = ", ".join(f"`{choice}`" for choice in field.choices)
         meaning = f"{field.help or field.heading}{': ' if values else ''}{values}"
         used = ", ".join(use for use, is_used in uses.items() if is_used)
@@ -113,7 +115,8 @@ FIELDS_HEAD = (
     "# Rollout fields",
     "",
     "Every rollout has these fields. Reward columns, metrics, judge scores and answers come from the run. See",
-    "[filters](filters.md).",
+    "[filters](filters.md). Fields marked *export* are also in the JSON API and in [exports and imports](exchange.md),",
+    "under the same name unless another one is given.",
     "",
     "| field | type | meaning | used in |",
     "|---|---|---|---|",

@@ -30,7 +30,7 @@ from backend.domain.detectors.labeled import (
 )
 from backend.domain.detectors.run_view import RolloutRow
 from backend.domain.detectors.spec import SUSPICION, Action
-from backend.domain.review.judged_curve import Proportion
+from backend.domain.statistics import Proportion
 from backend.web.formats import short
 from proctor import Json
 from proctor_sandbox.probe import run_on_inputs
@@ -114,9 +114,38 @@ def _show_detector(found: Json) -> None:
     )
     for name, settings in found["settings"].items():
         say(f"settings for {name}: {_settings(settings)}")
+    if sampled := found["sampled"]:
+        say(f"within budgets: {sampled['graded']:,} graded, for about {sampled['rollouts']:,.0f} rollouts")
+        for name, share in (("would flag", "flagged"), ("precision", "precision"), ("recall", "recall")):
+            if estimated := sampled[share]:
+                say(f"  {name}: {estimated['value']:.1%} (95% {estimated['low']:.1%} to {estimated['high']:.1%})")
     say("")
     rows = [(name, *_figures(each, each["recall_at_least"])) for name, each in found["by_environment"].items()]
     write_table(("environment", *_HEAD), rows, empty="It has flagged nothing.")
+
+
+@renders("detectors.list_learned")
+def _show_learned(found: list[Json]) -> None:
+    rows = []
+    for each in found:
+        trained, recall = "never", "–"
+        if each["trained_at"]:
+            fixtures = f", {each['fixtures']} fixtures" if each["fixtures"] else ""
+            trained = f"{each['trained_at'][:16].replace('T', ' ')} on {each['trained_hacks']} hacks,"
+            trained += f" {each['trained_honest']} honest{fixtures}"
+        if share := each["recall"]:
+            recall = f"{share['found']} of {share['looked_at']} ({share['low']:.0%} to {share['high']:.0%})"
+        threshold = "–" if each["threshold"] is None else f"{each['threshold']:.2f}"
+        limit = "–" if each["false_positives_at_most"] is None else f"{each['false_positives_at_most']:.1%}"
+        state = each["missing"] or "flags"
+        rows.append((each["environment"], each["hacks"], each["honest"], trained, threshold, limit, recall, state))
+    head = ("environment", "hacks", "honest", "trained (UTC)", "threshold", "false positives ≤", "recall, 95%", "state")
+    write_table(head, rows, empty="No rollout has a verdict yet.")
+
+
+@renders("detectors.train_learned")
+def _show_training(found: Json) -> None:
+    _show_learned([found])
 
 
 @renders("detectors.start_scan")

@@ -176,6 +176,36 @@ def show_environments(environments: list[JsonObject]) -> None:
     write_table(columns, rows, empty="No environments yet. Create one with `proctor env init`.")
 
 
+@renders("environments.start_attack")
+@renders("environments.cancel_attack")
+@renders("environments.verify_repair")
+def show_attack(attack: JsonObject) -> None:
+    """Show an attack of the red team, or the verification of a repair, by its id."""
+    say(f"{attack['kind']} {attack['id']}: {attack['message']}")
+    for note in attack["notes"]:
+        say(note)
+    if attack["kind"] == "verification":
+        results = [
+            (each["status"] if each["applies"] else "does not apply", each["check"], each["evidence"])
+            for each in attack["results"]
+        ]
+        write_table(("result", "check", "evidence"), results, empty="No results.")
+        return
+    exploits = [
+        (
+            each["attack"],
+            f"{each['mean']:.3f}",
+            f"{each['low']:.3f}",
+            each["oracle"],
+            each["fixture"],
+            each["description"],
+        )
+        for each in attack["exploits"]
+    ]
+    columns = ("attack", "mean reward", "95% from", "oracle", "proposed fixture", "exploit")
+    write_table(columns, exploits, empty="No exploit found. A longer or smarter search may find one.")
+
+
 @app.command("check")
 @takes_request("environments.start_checks", "policy")
 def check(

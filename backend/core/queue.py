@@ -17,12 +17,16 @@ from backend.settings import get_settings
 
 EXECUTE = "proctor.execute"
 """The only Celery task: it runs the job with a given id."""
+CANCEL, PARENT = "cancel", "parent"
+"""Arguments of jobs: a request to end early, and the id of the job whose page also shows this one."""
 ARTIFACT_STORE = "artifact_store"
 """Argument of a job: id of the artifact store that its worker must have."""
 JUDGING_JOB = "judging.detect"
 """Scans the stored rollouts of a run with detectors. It is never part of the run's own work."""
 FOLLOW_JOB = "judging.follow"
 """Selects a run's best checkpoint again after verdicts on its rollouts."""
+TRAIN_DETECTOR_JOB = "detectors.train"
+"""Trains the learned detector of an environment on its verdicts."""
 STUDY_JOB = "studies.run"
 """Advances a study until it waits for an evaluation or has finished."""
 TRANSFER_JOB = "exports.transfer"
@@ -89,6 +93,8 @@ def keep_answer(session: Session, job_id: uuid.UUID, answer: Mapping[str, object
     if job is not None:
         job.arguments = {**job.arguments, name: dict(answer)}
         announce(session, topic_of("job", job_id))
+        if parent := job.arguments.get(PARENT):
+            announce(session, topic_of("job", uuid.UUID(parent)))
 
 
 def answer_of(job: Job) -> dict[str, Any] | None:

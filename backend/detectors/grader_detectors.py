@@ -4,6 +4,7 @@ They have a declaration like built-in detectors but no settings: they grade the 
 reviewer decides on their flags.
 """
 
+import math
 import uuid
 from collections import defaultdict
 from collections.abc import Container, Sequence
@@ -15,14 +16,20 @@ from sqlalchemy.orm import Session, joinedload
 from backend.detectors import queries
 from backend.detectors.queries import Scope
 from backend.detectors.schemas import GraderQuestionResponse
+from backend.detectors.tables import Flag
 from backend.domain.detectors.spec import LOWEST_SUSPICION, SUSPICION, DetectorSpec
 from backend.domain.detectors.track_record import Audit, total
 from backend.domain.graders.settings import DETECTOR_PREFIX, GraderKind, QuestionSettings
+from backend.domain.review.calibration import ReviewedShare, weigh
+from backend.domain.vocabulary import GradeStatus, Verdict
 from backend.environments.tables import Environment
 from backend.graders.flags import SOURCES
-from backend.graders.tables import Grader, GraderRun
+from backend.graders.tables import Grade, Grader, GraderRun, GraderSample
+from backend.review.tables import AuditSample, VerdictRecord
 from backend.runs.tables import Run
 
+MOST_SAMPLED = 50_000
+"""Newest sampled rollouts that estimates use."""
 MAX_TITLE = 90
 """Characters of a question that serve as its title."""
 _DELETED = " (deleted "
@@ -46,6 +53,18 @@ _TEXTS = {
 class GraderDetector:
     spec: DetectorSpec
     questions: Sequence[GraderQuestionResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRecord:
+    """Estimates for all rollouts from a budget's sample. Shares are None without anything to count."""
+
+    graded: int
+    rollouts: float
+    """Estimated number of rollouts that they represent."""
+    flagged: ReviewedShare | None
+    precision: ReviewedShare | None
+    recall: ReviewedShare | None
 
 
 def is_grader_detector(detector: str) -> bool:
@@ -108,10 +127,13 @@ def _flags(asked: QuestionSettings) -> str:
 
 
 def audits_of_graders(session: Session, scope: Scope) -> dict[str, dict[str, Audit]]:
-    """By detector and environment. Only runs that the grader graded count: it cannot have missed anything elsewhere."""
+    """By detector and environment. Only runs that the grader graded count: it cannot have missed anything elsewhere.
+
+    Runs where a budget chose the rollouts count in `sampled_record`.
+    """
     runs: defaultdict[tuple[str, str], set[uuid.UUID]] = defaultdict(set)
     statement = select(Grader.kind, Grader.name, GraderRun.run_id, Environment.name).join(GraderRun.grader)
-    statement = scope.of(statement.where(Grader.kind != GraderKind.JUDGE), GraderRun.run_id)
+    statement = scope.of(statement.where(Grader.kind != GraderKind.JUDGE, ~GraderRun.is_sampled), GraderRun.run_id)
     for kind, name, run_id, environment in session.execute(statement):
         runs[kind.detector(named(name)), environment].add(run_id)
     if not runs:
@@ -121,3 +143,37 @@ def audits_of_graders(session: Session, scope: Scope) -> dict[str, dict[str, Aud
     for (detector, environment), graded in runs.items():
         found[detector][environment] = total(Audit, [by_run[run_id] for run_id in graded & by_run.keys()])
     return found
+
+
+def sampled_record(session: Session, detector: str, scope: Scope) -> SampledRecord | None:
+    """Estimate what a grader does on all rollouts of the runs in which a budget chose some; None without any.
+
+    A rollout weighs 1 / chance. Recall counts hacks in the audit sample, whose chances are independent of the budget's.
+    """
+    graders = session.execute(select(Grader.id, Grader.kind, Grader.name).where(Grader.kind != GraderKind.JUDGE))
+    own = [grader_id for grader_id, kind, name in graders if kind.detector(named(name)) == detector]
+    looks = queries.newest_looks(VerdictRecord.rollout_id)
+    is_flagged = select(Flag.id).where(Flag.rollout_id == GraderSample.rollout_id, Flag.detector == detector).exists()
+    statement = (
+        select(is_flagged, GraderSample.chance, AuditSample.chance, looks.c.verdict)
+        .select_from(GraderSample)
+        .join(GraderRun, GraderRun.id == GraderSample.grader_run_id)
+        .join(Grade, (Grade.grader_id == GraderRun.grader_id) & (Grade.rollout_id == GraderSample.rollout_id))
+        .outerjoin(AuditSample, AuditSample.rollout_id == GraderSample.rollout_id)
+        .outerjoin(looks, looks.c.subject == GraderSample.rollout_id)
+        .where(GraderRun.grader_id.in_(own), Grade.status == GradeStatus.COMPLETED)
+        .order_by(GraderSample.id.desc())
+        .limit(MOST_SAMPLED)
+    )
+    right = {str(each) for each in queries.RIGHT}
+    decided = right | {str(Verdict.HONEST)}
+    rows = [
+        (flagged, 1 / chance, 1 / audited if audited else None, str(verdict) if verdict else "")
+        for flagged, chance, audited, verdict in session.execute(scope.of(statement, GraderRun.run_id))
+    ]
+    shares = (
+        weigh((flagged, weight) for flagged, weight, _, _ in rows),
+        weigh((verdict in right, weight) for flagged, weight, _, verdict in rows if flagged and verdict in decided),
+        weigh((flagged, weight * audit) for flagged, weight, audit, verdict in rows if audit and verdict in right),
+    )
+    return SampledRecord(len(rows), math.fsum(weight for _, weight, _, _ in rows), *shares) if rows else None

@@ -2,7 +2,7 @@
 
 from sqlalchemy.orm import Session
 
-from backend.detectors import benchmarks, scans, service
+from backend.detectors import benchmarks, learned, scans, service
 from backend.detectors.queries import Scope
 from backend.detectors.schemas import (
     BenchmarkResponse,
@@ -12,12 +12,15 @@ from backend.detectors.schemas import (
     DetectorScan,
     DetectorScope,
     DetectorSettingsResponse,
+    LearnedDetectorResponse,
     SettingsRequest,
     StartScan,
     StoreBenchmarks,
 )
 from backend.domain.vocabulary import Role
+from backend.environments import references as _references  # noqa: F401  how addresses name environments
 from backend.environments.queries import get_environment
+from backend.environments.tables import Environment
 from backend.operations.declaration import operation
 from backend.runs.tables import Run
 from backend.web.identity import Actor
@@ -42,6 +45,32 @@ def store_benchmarks(session: Session, actor: Actor, request: StoreBenchmarks) -
     """Store results of `proctor detectors bench`. The newest result of a source is shown."""
     benchmarks.store(session, actor.person_id, request.results)
     return list_benchmarks(session, actor)
+
+
+@operation("GET /detectors/learned/models", role=Role.VIEWER, command="detectors learned", tool=True)
+def list_learned(session: Session, actor: Actor, request: DetectorScope) -> Page[LearnedDetectorResponse]:
+    """List what the learned detector was trained on in each environment, and which verdicts it still needs."""
+    return Page(items=learned.list_all(session, request.environment))
+
+
+@operation("GET /detectors/learned/models/{environment}", role=Role.VIEWER)
+def get_learned(session: Session, actor: Actor, environment: Environment) -> LearnedDetectorResponse:
+    """Show the learned detector of an environment: its verdicts, threshold and cross-fitted recall."""
+    return learned.get(session, environment)
+
+
+@operation(
+    "POST /detectors/learned/models/{environment}",
+    role=Role.AUTHOR,
+    command="detectors train",
+    status=202,
+    poll="/detectors/learned/models/{environment}",
+    page="/detectors/learned#models",
+    notice="The detector is being trained on the verdicts.",
+)
+def train_learned(session: Session, actor: Actor, environment: Environment) -> LearnedDetectorResponse:
+    """Train the learned detector of an environment on all verdicts. Scans also do this when there are new verdicts."""
+    return learned.start_training(session, actor, environment)
 
 
 @operation("GET /detectors/{detector}", role=Role.VIEWER, command="detectors show")

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
-from backend.detectors import benchmarks, queries, service
+from backend.detectors import benchmarks, learned, queries, service
 from backend.detectors.queries import Scope
 from backend.detectors.schemas import CutOffForm, SettingForm
 from backend.domain.detectors.benchmark import flagged_share
@@ -15,7 +15,7 @@ from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import DetectorChanges, DetectorSettings
 from backend.domain.detectors.spec import SUSPICION, Action, Need, Subject
 from backend.domain.detectors.track_record import FEWEST_REVIEWED, TARGET_PRECISION
-from backend.domain.review.judged_curve import wilson
+from backend.domain.statistics import wilson
 from backend.environments.queries import get_environment
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
@@ -70,6 +70,7 @@ def show_detector(
         "fewest_reviewed": FEWEST_REVIEWED,
         "benchmarks": benchmarks.newest(session) if found.subject is Subject.ROLLOUT else [],
         "wilson": wilson,
+        "learned": learned.list_all(session, environment) if Need.VERDICTS in found.needs else None,
     }
     return page(request, "detectors/detail.html", context)
 

@@ -133,6 +133,30 @@ class AuditResponse(Response):
     missed_at_most: float
 
 
+class WeightedShareResponse(Response):
+    """A share of weighted rollouts with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    count: float
+    """Number of equally likely rollouts that they are worth."""
+
+
+class SampledRecordResponse(Response):
+    """Estimates for all rollouts of the runs in which a budget chose some, weighted by 1 / chance."""
+
+    graded: int
+    rollouts: float
+    """Estimated number of rollouts that the graded ones represent."""
+    flagged: WeightedShareResponse | None
+    """Share of all rollouts that it would flag."""
+    precision: WeightedShareResponse | None
+    """Null without a reviewed flag."""
+    recall: WeightedShareResponse | None
+    """Null without a graded hack in the audit sample."""
+
+
 class DetectorDetail(DetectorResponse):
     by_environment: dict[str, EnvironmentRecord]
     audit: AuditResponse
@@ -142,6 +166,40 @@ class DetectorDetail(DetectorResponse):
     raises flags and not a suspicion."""
     settings: dict[str, DetectorSettingsResponse]
     """By environment, where anything is set."""
+    sampled: SampledRecordResponse | None
+    """Graders: where a budget chose the rollouts."""
+
+
+class LearnedDetectorResponse(Progress):
+    """The detector that learns from the verdicts on an environment."""
+
+    environment: str
+    hacks: int
+    """Rollouts that a reviewer judged a hack, now."""
+    honest: int
+    missing: str
+    """Why it flags nothing. Empty: it flags."""
+    is_trainable: bool
+    """Whether there are enough verdicts."""
+    trained_at: datetime | None
+    """Null if it was never trained, or could not be."""
+    is_automatic: bool
+    """It was trained by a scan, because there were new verdicts."""
+    trained_hacks: int
+    """Different hacks with verdicts that it was trained on."""
+    trained_honest: int
+    fixtures: int
+    """Fixtures that it was trained on as well. They do not count for the threshold and recall."""
+    threshold: float | None
+    """Scores above it are flagged. Null if no threshold bounds the false positive rate."""
+    false_positives_at_most: float | None
+    """Upper confidence limit of the false positive rate."""
+    wrong: int | None
+    """Honest rollouts with verdicts above the threshold."""
+    recall: ShareResponse | None
+    """Hacks with verdicts above the threshold. No rollout is scored by a model that has seen its task."""
+    top: dict[str, float]
+    """Features with the highest mean weight."""
 
 
 class StoreBenchmarks(Request):

@@ -9,7 +9,13 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from backend.detectors import queries
-from backend.detectors.grader_detectors import audits_of_graders, grader_detectors, is_grader_detector
+from backend.detectors.grader_detectors import (
+    SampledRecord,
+    audits_of_graders,
+    grader_detectors,
+    is_grader_detector,
+    sampled_record,
+)
 from backend.detectors.queries import Scope
 from backend.detectors.schemas import (
     AuditResponse,
@@ -19,6 +25,7 @@ from backend.detectors.schemas import (
     DetectorSettingsResponse,
     EnvironmentRecord,
     GraderQuestionResponse,
+    SampledRecordResponse,
 )
 from backend.detectors.tables import DetectorSetting
 from backend.domain.detectors.registry import SPECS
@@ -64,12 +71,14 @@ def get_detector(
     and not an answer."""
     questions: Sequence[GraderQuestionResponse] = ()
     settings: Mapping[str, DetectorSettings] = {}
+    sampled: SampledRecord | None = None
     if is_grader_detector(detector):
         grader = grader_detectors(session, {detector}).get(detector)
         if grader is None:
             raise NotFound("There is no such detector.")
         spec, questions = grader.spec, grader.questions
         audits = audits_of_graders(session, scope).get(detector, {})
+        sampled = sampled_record(session, detector, scope)
     else:
         spec, settings, audits = (
             get_spec(detector),
@@ -95,6 +104,7 @@ def get_detector(
         cut_offs=cut_offs[:: max(1, -(-len(cut_offs) // 12))],
         suggested=next(precise, None) if len(scores) >= FEWEST_REVIEWED else None,
         settings={name: DetectorSettingsResponse.of(resolve_settings(spec, [each])) for name, each in settings.items()},
+        sampled=SampledRecordResponse.of(sampled) if sampled else None,
     )
     return detail, settings
 

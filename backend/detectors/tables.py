@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, func
-from sqlalchemy.dialects.postgresql import REAL
+from sqlalchemy.dialects.postgresql import JSONB, REAL
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.core.tables import Base, CreatedAt, Id, text_enum
@@ -61,6 +61,29 @@ class DetectorSetting(Base):
     changed_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     changed_at: Mapped[datetime] = mapped_column(server_default=func.now(), onupdate=func.now())
+
+
+class LearnedDetector(Base):
+    """The detector that was last trained on an environment's verdicts; or why it could not be trained."""
+
+    __tablename__ = "learned_detectors"
+
+    environment_id: Mapped[uuid.UUID] = mapped_column(
+        ForeignKey("environments.id", ondelete="CASCADE"), primary_key=True
+    )
+    verdicts: Mapped[int]
+    """Rollouts with verdicts when it was trained. It is trained again once there are more."""
+    features: Mapped[int]
+    """Version of the features."""
+    problem: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """Why there is no model; otherwise empty."""
+    report: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
+    """`LearnedReport` as JSON."""
+    model: Mapped[dict[str, Any] | None] = mapped_column(JSONB, deferred=True)
+    """The rest of `LearnedModel` as JSON."""
+    trained_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    """Null: it was trained automatically."""
+    trained_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class DetectorBenchmark(Base):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ MAX_PERMUTED = 500
 PERMUTATIONS = 1999
 TIE = 1e-6
 """Smaller differences are ties: values are stored in single precision."""
+_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,20 @@ class Estimate:
     @property
     def excludes_zero(self) -> bool:
         return self.count > 1 and (self.low > 0 or self.high < 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Proportion:
+    """A share of a sample with Wilson's 95% limits; of an empty sample from 0 to 1."""
+
+    found: int
+    looked_at: int
+    low: float = 0.0
+    high: float = 1.0
+
+    @property
+    def value(self) -> float | None:
+        return self.found / self.looked_at if self.looked_at else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +85,18 @@ class PairedTest:
     """Two-sided p of the exact sign test; None if all are ties."""
     permutation: float | None
     """Two-sided p of the mean difference when the signs of the differences are drawn at random."""
+
+
+@lru_cache(4096)
+def wilson(found: int, looked_at: int) -> Proportion:
+    """(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n), Wilson 1927. In closed form: the import of scipy.stats takes
+    longer than a page may."""
+    if not looked_at:
+        return Proportion(0, 0)
+    share, squared = found / looked_at, _Z**2 / looked_at
+    reach = _Z * math.sqrt(share * (1 - share) / looked_at + squared / (4 * looked_at))
+    low, high = (share + squared / 2 - reach) / (1 + squared), (share + squared / 2 + reach) / (1 + squared)
+    return Proportion(found, looked_at, low if found else 0.0, high if found < looked_at else 1.0)
 
 
 def estimate_mean(values: Sequence[float] | NDArray[np.float64]) -> Estimate | None:

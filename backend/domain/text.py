@@ -32,6 +32,11 @@ def plain_text(text: str) -> str:
     return text
 
 
+def quoted(text: str) -> str:
+    """Put a text in double quotes, as filters and TOML read it."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def json_text(value: object) -> str:
     """Return JSON that Postgres accepts as jsonb, for any value."""
     try:

@@ -37,6 +37,18 @@ def get_attack(session: Session, actor: Actor, attack: uuid.UUID) -> AttackRespo
 
 
 @operation(
+    "POST /attacks/{attack}/cancel",
+    role=Role.AUTHOR,
+    command="env cancel-attack",
+    page=PAGE,
+    notice="The attack ends soon and keeps its exploits.",
+)
+def cancel_attack(session: Session, actor: Actor, attack: uuid.UUID) -> AttackResponse:
+    """End an attack. The result lists the exploits until then."""
+    return red_team.cancel(session, attack)
+
+
+@operation(
     "POST /attacks/{attack}/fixtures",
     role=Role.AUTHOR,
     audited=False,

@@ -30,5 +30,6 @@ def show_red_team(session: SessionDep, _: Author, name: str) -> dict[str, object
         "verification": found.get("verification"),
         "endpoints": [("", "none")]
         + [(str(row.id), row.name) for row in session.scalars(endpoints.order_by(Policy.name))],
+        "has_torch": red_team.has_torch_worker(session),
         "is_over": all(each.is_finished for each in found.values()),
     }

@@ -10,7 +10,7 @@ import yaml
 from backend.domain.environments.foreign import ForeignPackage, PackageKind
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid, check_files, read_toml
-from backend.domain.text import JsonObject
+from backend.domain.text import JsonObject, quoted
 from backend.domain.yaml_text import YamlInvalid, read_yaml
 from backend.settings import PROJECT_ROOT
 
@@ -76,7 +76,7 @@ def make_ready(
                 raise PackageInvalid(f"{line!r} is not a requirement")
         text = files.get("pyproject.toml", "")
         if "dependencies" in _project(files) and _DEPENDENCIES.search(text):
-            added = "".join(f"\n    {_quoted(line)}," for line in requires)
+            added = "".join(f"\n    {quoted(line)}," for line in requires)
             files["pyproject.toml"] = _DEPENDENCIES.sub(lambda match: match[0] + added, text, count=1)
         else:
             candidates = ("requirements.txt", "server/requirements.txt")
@@ -156,17 +156,13 @@ def _add_adapter(kind: PackageKind, project: JsonObject, files: dict[str, str], 
     declared = [str(line) for line in project.get("dependencies") or []]
     verifiers = [line for line in declared if _LIBRARY.match(line)]
     others = [line for line in declared if not _LIBRARY.match(line)]
-    requirements = "".join(f"    {_quoted(line)},\n" for line in [_VERIFIERS[kind], *_SERVERS[kind], *others])
-    name, version = _quoted(str(project.get("name") or "imported")), _quoted(str(project.get("version") or "0.0.0"))
+    requirements = "".join(f"    {quoted(line)},\n" for line in [_VERIFIERS[kind], *_SERVERS[kind], *others])
+    name, version = quoted(str(project.get("name") or "imported")), quoted(str(project.get("version") or "0.0.0"))
     files["pyproject.original.toml"] = files["pyproject.toml"]
     files["pyproject.toml"] = f"[project]\nname = {name}\nversion = {version}\ndependencies = [\n{requirements}]\n"
     requested = f" (it requests {', '.join(verifiers)})" if verifiers else ""
     notes.append(f"Served through an adapter that plays it with {_VERIFIERS[kind]}{requested}.")
     return "proctor_adapter.app:app"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _verifiers_module(kind: PackageKind, project: JsonObject, files: Mapping[str, str]) -> str:

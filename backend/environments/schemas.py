@@ -421,6 +421,14 @@ class StartAttack(Request):
     policy: str = Field(
         "", max_length=120, description="Endpoint whose LLM attacks as well: name or id. Default: no LLM."
     )
+    tokens: int = Field(
+        50_000, ge=1000, le=10_000_000, description="Maximum number of tokens of the LLM, prompts and replies."
+    )
+    train: bool = Field(
+        False,
+        description="Also train a small policy on the draft's reward with GRPO, on a worker with torch, within the same"
+        " time budget.",
+    )
 
 
 class AddFixtures(Request):
@@ -435,7 +443,7 @@ class ExploitResponse(Response):
     """A way to earn reward without doing the task."""
 
     attack: str
-    """`enumerated`, `search` or `llm`."""
+    """`enumerated`, `search`, `llm` or `trained`."""
     description: Quoted
     mean: float
     low: float
@@ -448,6 +456,8 @@ class ExploitResponse(Response):
     replies: list[Quoted]
     reward: float
     columns: dict[str, float]
+    oracle: float | None = None
+    """Mean grade of these episodes by the environment's oracle, from 0 to 1. Null without one."""
     fixture: str
     """Name of the proposed fixture."""
     is_in_draft: bool
@@ -472,6 +482,9 @@ class AttackResponse(Progress):
     is_stale: bool
     """The draft was saved since."""
     exploits: list[ExploitResponse]
+    """Found so far."""
+    notes: list[Quoted]
+    """Work and costs of each attack, in sentences."""
     results: list[RepairCheckResponse]
     """Checks of a verification."""
     holds: bool | None

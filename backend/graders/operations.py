@@ -8,11 +8,14 @@ from sqlalchemy.orm import Session
 
 from backend.domain.graders.settings import GraderKind, QuestionSettings, read_settings
 from backend.domain.vocabulary import Role
+from backend.environments.references import environment_named
+from backend.environments.tables import Environment
 from backend.errors import Conflict, InvalidInput
-from backend.graders import queries, service
+from backend.graders import budgets, queries, service
 from backend.graders.estimates import estimate_run
 from backend.graders.flags import raise_flags
 from backend.graders.schemas import (
+    BudgetResponse,
     CreateGrader,
     FlagAnswers,
     FlaggedAnswers,
@@ -23,6 +26,7 @@ from backend.graders.schemas import (
     ListGraders,
     ListGrades,
     RunGrader,
+    SetBudget,
     TryGrader,
     TryResponse,
     UpdateGrader,
@@ -162,7 +166,10 @@ def estimate_grader(
 )
 def run_grader(session: Session, actor: Actor, grader: Grader, run: Run, request: RunGrader) -> GradedRunResponse:
     """Grade the completed rollouts of a run. Existing grades are kept."""
-    service.run_grader(session, actor, run, grader, request.where, request.cluster)
+    if request.sample:
+        service.continue_sample(session, run, grader)
+    else:
+        service.run_grader(session, actor, run, grader, request.where, request.cluster)
     return GradedRunResponse.of_work(queries.get_graded_run(session, run, grader))
 
 
@@ -205,6 +212,42 @@ def flag_answers(session: Session, actor: Actor, grader: Grader, run: Run, reque
     if settings.kind is GraderKind.QUESTION and not (request.answers or settings.flags):
         raise InvalidInput(fields={"answers": f"Choose an answer: {', '.join(settings.choices)}."})
     return FlaggedAnswers(flags=raise_flags(session, run.id, grader, answers=request.answers))
+
+
+@operation("GET /graders/{grader}/budgets", role=Role.VIEWER, command="grader budgets", tool=True)
+def list_grader_budgets(session: Session, actor: Actor, grader: Grader) -> Page[BudgetResponse]:
+    """List the environments on whose runs a grader runs automatically, its limits, and what it spent today."""
+    return Page(items=[budgets.describe_budget(session, each) for each in budgets.budgets_of(session, grader)])
+
+
+@operation(
+    "POST /graders/{grader}/budgets",
+    role=Role.AUTHOR,
+    command="grader budget",
+    tool=True,
+    page="/graders/{grader_id}#budgets",
+    notice="{grader} runs automatically on {environment}, within the budget.",
+)
+def set_grader_budget(session: Session, actor: Actor, grader: Grader, request: SetBudget) -> BudgetResponse:
+    """Run a grader automatically on an environment's evaluations and training runs, within limits."""
+    place = environment_named(session, request.environment)
+    return budgets.describe_budget(session, budgets.set_budget(session, actor, grader, request, place))
+
+
+@operation(
+    "DELETE /graders/{grader}/budgets/{environment}",
+    role=Role.AUTHOR,
+    command="grader end-budget",
+    status=200,
+    page="/graders/{grader_id}#budgets",
+    notice="{grader} runs on {environment} only on request.",
+)
+def delete_grader_budget(session: Session, actor: Actor, grader: Grader, environment: Environment) -> BudgetResponse:
+    """Stop running a grader automatically on an environment's runs. Its grades stay."""
+    budget = budgets.get_budget(session, grader, environment)
+    ended = budgets.describe_budget(session, budget)
+    session.delete(budget)
+    return ended
 
 
 @operation("GET /runs/{run}/graders", role=Role.VIEWER, command="grader results", tool=True)

@@ -8,6 +8,7 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.detectors.queries import environments
 from backend.domain.graders.prompts import FIELDS
 from backend.domain.graders.settings import (
     AnswerType,
@@ -19,9 +20,9 @@ from backend.domain.graders.settings import (
     read_settings,
 )
 from backend.errors import InvalidInput
-from backend.graders import queries, service
+from backend.graders import budgets, queries, service
 from backend.graders.estimates import estimate_run
-from backend.graders.schemas import TryResponse
+from backend.graders.schemas import SetBudget, TryResponse
 from backend.graders.tables import Grade, Grader
 from backend.policies.tables import Policy
 from backend.runs.header import run_header
@@ -97,6 +98,10 @@ def show_grader(request: Request, name_or_id: str, session: SessionDep, _: Viewe
     context = {
         "grader": grader,
         "settings": read_settings(grader.settings),
+        "budgets": [budgets.describe_budget(session, each) for each in budgets.budgets_of(session, grader)],
+        "has_budgets": grader.kind in budgets.KINDS,
+        "SetBudget": SetBudget,
+        "environments": environments(session),
         "runs": runs,
         "canaries": next((each.canaries for each in runs if each.canaries), None),
         "can_change": service.can_change(session, grader),

@@ -166,6 +166,30 @@ class ListGraders(Request):
 class RunGrader(Request):
     where: Where = ""
     cluster: Cluster = ""
+    sample: bool = Field(False, description="Continue the sample that a budget chose, instead of grading all rollouts.")
+
+
+_Dollars = Annotated[float | None, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+
+
+class SetBudget(Request):
+    """The budget of a grader for automatic work on the runs of an environment."""
+
+    environment: Annotated[
+        str, Field(min_length=1, max_length=100, description="Name or id of an environment."), Cli(argument=True)
+    ]
+    rollouts_per_run: int = Field(
+        100, ge=1, le=100_000, title="Rollouts per run", description="Maximum number of rollouts of a run."
+    )
+    rollouts_per_day: int = Field(
+        500, ge=1, le=1_000_000, title="Rollouts per day", description="Maximum number of rollouts per day (UTC)."
+    )
+    cost_per_run: _Dollars = Field(
+        None, title="Dollars per run", description="Maximum US dollars per run. Default: no limit."
+    )
+    cost_per_day: _Dollars = Field(
+        None, title="Dollars per day", description="Maximum US dollars per day (UTC). Default: no limit."
+    )
 
 
 class TryGrader(Request):
@@ -221,6 +245,36 @@ class GradingEstimateResponse(Response):
     """Why there is nothing to grade."""
 
 
+class BudgetResponse(Response):
+    """The budget of a grader for the runs of an environment, and its use today."""
+
+    table_columns = (
+        "environment",
+        "rollouts_today",
+        "rollouts_per_day",
+        "rollouts_per_run",
+        "cost_today",
+        "cost_per_day",
+        "cost_per_run",
+        "problem",
+    )
+    table_empty = "No budget. This grader runs only on request."
+
+    grader_id: uuid.UUID
+    grader: str
+    environment: str
+    rollouts_per_run: int
+    rollouts_per_day: int
+    cost_per_run: float | None
+    cost_per_day: float | None
+    rollouts_today: int
+    """Chosen since midnight UTC."""
+    cost_today: float
+    """US dollars, canaries included."""
+    problem: str
+    """Why nothing more is graded today; empty if the budget has something left."""
+
+
 class MeanEstimate(Response):
     """A mean with its 95% confidence interval."""
 
@@ -271,6 +325,8 @@ class GradedRunResponse(Progress):
     reason: str | None
     where: str
     cluster: str | None
+    is_sampled: bool
+    """Only a random sample that a budget chose."""
     graded: int
     """Rollouts, or groups of a contrast, with a grade."""
     failed: int

@@ -12,7 +12,7 @@ from backend.detectors.tables import Flag
 from backend.domain.graders.settings import GraderKind, JudgeSettings, QuestionSettings
 from backend.domain.vocabulary import GradeStatus, RolloutStatus
 from backend.errors import InvalidInput
-from backend.graders.tables import Grade
+from backend.graders.tables import Grade, GraderRun, GraderSample
 from backend.rollouts.filters import SAME_REWARD
 from backend.rollouts.queries import matching
 from backend.rollouts.tables import Group, Rollout, Task
@@ -49,6 +49,13 @@ def rollouts_to_grade(
     if settings.kind is GraderKind.MONITOR:
         statement = statement.where(func.jsonb_path_exists(Rollout.messages, _HAS_REASONING))
     return statement
+
+
+def sampled_rollouts(work: GraderRun) -> Select[uuid.UUID]:
+    """Ids of the rollouts that a budget chose, in the order in which to grade them."""
+    sample = select(Rollout.id).join(GraderSample, GraderSample.rollout_id == Rollout.id)
+    own = sample.where(GraderSample.grader_run_id == work.id, Rollout.status == RolloutStatus.COMPLETED)
+    return own.order_by(GraderSample.batch, GraderSample.priority)
 
 
 def without_grade(rollouts: Select[uuid.UUID], grader_id: uuid.UUID) -> Select[uuid.UUID]:

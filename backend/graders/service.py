@@ -121,7 +121,7 @@ def run_grader(
 
     Raises InvalidInput for a bad filter or if there is nothing to grade.
     """
-    _refuse_unable(session, grader)
+    refuse_unable(session, grader)
     settings = read_settings(grader.settings)
     if isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST:
         is_empty = not contrast_groups(session, run, settings.each, where, cluster)
@@ -137,14 +137,28 @@ def run_grader(
     if work is None:
         work = GraderRun(id=new_id(), grader_id=grader.id, run_id=run.id, created_by=actor.person_id if actor else None)
         session.add(work)
-    work.where, work.cluster = where, cluster or None
+    work.where, work.cluster, work.is_sampled = where, cluster or None, False
+    return queue_work(session, work)
+
+
+def queue_work(session: Session, work: GraderRun) -> GraderRun:
+    """Queue what it has not graded yet."""
     work.status, work.reason, work.total, work.stop_requested = RunStatus.QUEUED, None, None, False
     work.ended_at = None
     session.flush()
     work.job_id = enqueue(session, GRADER_JOB, queue=Queue.CPU, arguments={"grader_run_id": str(work.id)}).id
     session.flush()
-    announce(session, topic_of("graders", run.id))
+    announce(session, topic_of("graders", work.run_id))
     return work
+
+
+def continue_sample(session: Session, run: Run, grader: Grader) -> GraderRun:
+    """Queue the rest of the sample that a budget chose."""
+    refuse_unable(session, grader)
+    work = find_work(session, run.id, grader.id, for_update=True)
+    if work is None or not work.is_sampled:
+        raise Conflict(f"No budget chose rollouts of this run for {grader.name}.")
+    return work if not work.status.is_over else queue_work(session, work)
 
 
 def start_named(session: Session, run: Run, grader_ids: Iterable[str]) -> None:
@@ -179,7 +193,7 @@ def stop_grader(session: Session, run: Run, grader: Grader) -> GraderRun:
 
 def try_grader(session: Session, grader: Grader, rollout_ids: Sequence[uuid.UUID]) -> Job:
     """Grade a few rollouts. The row of the returned job will hold the result; nothing else is stored."""
-    _refuse_unable(session, grader)
+    refuse_unable(session, grader)
     chosen = [str(each) for each in rollout_ids[:MAX_TRIED]]
     arguments = {"grader_id": str(grader.id), "rollout_ids": chosen}
     job = enqueue(session, TRY_GRADER_JOB, queue=Queue.CPU, arguments=arguments)
@@ -193,7 +207,7 @@ def refuse_role(actor: Actor, kind: GraderKind) -> None:
         raise NotAllowed("Creating, changing and deleting judges needs the role trainer.")
 
 
-def _refuse_unable(session: Session, grader: Grader) -> None:
+def refuse_unable(session: Session, grader: Grader) -> None:
     """A deleted grader, or one whose policy cannot grade anymore."""
     if grader.deleted_at is not None:
         raise GraderIsDeleted

@@ -1,10 +1,10 @@
-"""Graders, their work on runs, and the grades that they give to rollouts."""
+"""Graders, their work on runs, the grades that they give to rollouts, and budgets with which they run automatically."""
 
 import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ForeignKey, Index, Integer, String, Text, UniqueConstraint, Uuid, false
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint, Uuid, false, func, text
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, JSONB, REAL
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
@@ -13,6 +13,7 @@ from backend.domain.graders.settings import GraderKind
 from backend.domain.vocabulary import GradeStatus, RunStatus
 
 if TYPE_CHECKING:
+    from backend.environments.tables import Environment
     from backend.policies.tables import Policy
     from backend.runs.tables import Run
 
@@ -49,6 +50,10 @@ class GraderRun(Base):
     """Filter on the completed rollouts; empty: all of them."""
     cluster: Mapped[str | None] = mapped_column(String(300))
     """Contrasts only: the cluster of flags to compare with low-reward rollouts, `detector: cluster`."""
+    is_sampled: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Only the rollouts that a budget chose: `GraderSample`."""
+    drawn_seq: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
+    """Budgets: the sample was drawn from rollouts up to this number."""
     status: Mapped[RunStatus] = mapped_column(text_enum(RunStatus), default=RunStatus.QUEUED)
     reason: Mapped[str | None] = mapped_column(Text)
     total: Mapped[int | None]
@@ -110,3 +115,44 @@ class Grade(Base):
     created_at: Mapped[CreatedAt]
 
     grader: Mapped[Grader] = relationship(lazy="raise")
+
+
+class GraderBudget(Base):
+    """How much a grader may spend automatically on the runs of an environment. Without a row: nothing."""
+
+    __tablename__ = "grader_budgets"
+    __table_args__ = (UniqueConstraint("grader_id", "environment_id"),)
+
+    id: Mapped[Id]
+    grader_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("graders.id", ondelete="CASCADE"))
+    environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"), index=True)
+    rollouts_per_run: Mapped[int]
+    rollouts_per_day: Mapped[int]
+    """Limit over all runs of the environment. Days are UTC."""
+    cost_per_run: Mapped[float | None] = mapped_column(DOUBLE_PRECISION)
+    """US dollars, as `cost_per_day`; null: no limit."""
+    cost_per_day: Mapped[float | None] = mapped_column(DOUBLE_PRECISION)
+    changed_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]
+    changed_at: Mapped[datetime] = mapped_column(server_default=func.now(), onupdate=func.now())
+
+    grader: Mapped[Grader] = relationship(lazy="raise")
+    environment: Mapped["Environment"] = relationship(lazy="raise")
+
+
+class GraderSample(Base):
+    """A rollout that a budget chose, with its known chance; see `domain.graders.sampling`."""
+
+    __tablename__ = "grader_samples"
+    __table_args__ = (UniqueConstraint("grader_run_id", "rollout_id"),)
+
+    id: Mapped[Id]
+    grader_run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("grader_runs.id", ondelete="CASCADE"))
+    rollout_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), index=True)
+    batch: Mapped[int] = mapped_column(BigInteger)
+    """`GraderRun.drawn_seq` of its drawing. Each has its own threshold."""
+    size: Mapped[float] = mapped_column(DOUBLE_PRECISION)
+    priority: Mapped[float] = mapped_column(DOUBLE_PRECISION)
+    """The smallest are graded first."""
+    chance: Mapped[float] = mapped_column(DOUBLE_PRECISION)
+    created_at: Mapped[CreatedAt]

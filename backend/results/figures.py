@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.results.pass_at_k import REWARD, PassAt, SuccessRule, TaskCount, default_rule, pass_curve
-from backend.domain.review.judged_curve import Proportion, wilson
-from backend.domain.statistics import TIE, Coverage, Estimate, estimate_of
+from backend.domain.statistics import TIE, Coverage, Estimate, Proportion, estimate_of, wilson
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.errors import InvalidInput
 from backend.operations.schemas import Response

@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import RewardScale, reward_scale
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
-from backend.domain.review.judged_curve import Proportion, wilson
-from backend.domain.statistics import Coverage, Estimate
+from backend.domain.statistics import Coverage, Estimate, Proportion, wilson
 from backend.domain.vocabulary import Phase, RunKind
 from backend.environments.tables import EnvironmentVersion
 from backend.operations.schemas import Request

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any
 
-from sqlalchemy import and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -49,25 +49,27 @@ def draw_audits(session: Session) -> int:
     Covers all runs that detectors scan, by any policy and of any size: otherwise an item in the queue would certainly
     be flagged. Training runs are sampled while they train, evaluations after their scan.
     """
-    looks = select(Job.id).where(Job.run_id == Run.id, Job.name == JUDGING_JOB)
-    was_looked_at = looks.where(Job.status == JobStatus.DONE, Job.ended_at > func.now() - _LATE).exists()
-    is_looked_at = looks.where(Job.status.in_([JobStatus.QUEUED, JobStatus.LEASED])).exists()
-    is_recent = or_(Run.ended_at.is_(None), Run.ended_at > func.now() - _LATE)
     statement = (
         select(Run.id)
         .outerjoin(AuditDraw, AuditDraw.run_id == Run.id)
-        .where(
-            Run.next_seq > func.coalesce(AuditDraw.drawn_seq, 0) + 1,
-            or_(
-                and_(Run.kind == RunKind.TRAINING, or_(is_recent, was_looked_at)),
-                and_(Run.kind == RunKind.EVALUATION, Run.ended_at.is_not(None), was_looked_at, ~is_looked_at),
-            ),
-        )
+        .where(Run.next_seq > func.coalesce(AuditDraw.drawn_seq, 0) + 1, can_be_sampled())
     )
     drawn = sum(draw_from(session, run_id) for run_id in session.scalars(statement).all())
     if drawn:
         keep_within_limits(session)
     return drawn
+
+
+def can_be_sampled() -> ColumnElement[bool]:
+    """Whether detectors have scanned a run: always of a recent training run, of an evaluation after the last scan."""
+    looks = select(Job.id).where(Job.run_id == Run.id, Job.name == JUDGING_JOB)
+    was_looked_at = looks.where(Job.status == JobStatus.DONE, Job.ended_at > func.now() - _LATE).exists()
+    is_looked_at = looks.where(Job.status.in_([JobStatus.QUEUED, JobStatus.LEASED])).exists()
+    is_recent = or_(Run.ended_at.is_(None), Run.ended_at > func.now() - _LATE)
+    return or_(
+        and_(Run.kind == RunKind.TRAINING, or_(is_recent, was_looked_at)),
+        and_(Run.kind == RunKind.EVALUATION, Run.ended_at.is_not(None), was_looked_at, ~is_looked_at),
+    )
 
 
 def draw_from(session: Session, run_id: uuid.UUID) -> int:

@@ -56,7 +56,8 @@ LISTED = (
     "environment_seconds", "queue_seconds", "cost", "is_demonstration",
 )  # fmt: skip
 """Columns that lists filter and sort by are included in the index along `seq`, so that a whole run is read without its
-conversations. They must be small: an index row holds 2.7 kB."""
+conversations. They must be small: an index row holds 2.7 kB. Lists read other columns from the rows, which is slower in
+large runs only. A column that is added here rebuilds the index."""
 
 
 class Rollout(Base):

@@ -7,9 +7,10 @@ from urllib.parse import urlencode
 
 from pydantic import ConfigDict, Field
 
-from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, quoted, subject_of
+from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, subject_of
 from backend.domain.runs.plans import EvaluationScope
 from backend.domain.statistics import Coverage
+from backend.domain.text import quoted
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, StopReason
 from backend.operations.schemas import Cli, FilterForm, Progress, Response
 from backend.runs.tables import Run

@@ -8,8 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
-from backend.domain.review.judged_curve import wilson
-from backend.domain.statistics import estimate_mean
+from backend.domain.statistics import estimate_mean, wilson
 from backend.domain.studies.effort import EffortOutcome, ReplyCurve, cut_points, mean_curve
 from backend.domain.studies.onset import max_checkpoints
 from backend.domain.studies.study import StudyKind

@@ -1,6 +1,5 @@
 """Planning a transfer report, and what it concludes: budgets, sample sizes, intervals, warnings."""
 
-import math
 import uuid
 from datetime import UTC, datetime, timedelta
 
@@ -18,10 +17,12 @@ from backend.domain.checkpoints.transfer import (
     newcombe,
     plan_pilots,
     plan_rest,
+    variance_or_bound,
     warnings_of,
 )
-from backend.domain.review.judged_curve import wilson
-from backend.domain.statistics import Estimate
+from backend.domain.environments.reward_bounds import RewardScale
+from backend.domain.results.power import power_of, tasks_needed
+from backend.domain.statistics import Estimate, wilson
 
 SIDE = TransferSide(policy_id=uuid.uuid4(), name="tiny sft 0")
 
@@ -140,9 +141,23 @@ def test_regressions_and_traps_are_warned_of() -> None:
 
 
 def test_a_normalized_figure_is_0_at_the_floor_and_1_at_gold() -> None:
-    scaled = figure(0.5, 0.25, 0.75).scaled(0.5, 1.5)
-    assert (scaled.before.mean, scaled.after.mean, scaled.difference.mean) == (0.0, 0.5, 0.5)
-    assert math.isclose(scaled.difference.low, 0.25)
+    normal = figure(0.5, 0.25, 0.75).normalized(RewardScale(0.5, 1.5))
+    assert (normal.before.mean, normal.after.mean, normal.difference.mean) == (0.0, 0.5, 0.5)
+    assert normal.difference.low == 0.25
+    below = figure(0.5, 0.25, 0.75).normalized(RewardScale(0.8, 1.8))
+    assert (below.before.mean, below.difference.mean) == (0.0, 0.5), "as everywhere, a score is not below 0"
+
+
+def test_ties_in_the_pilot_are_not_certainty() -> None:
+    each = environment(detect=0.2)
+    report = report_of(each)
+    assert variance_or_bound(0.3, 20, each, report) == 0.3
+    bound = variance_or_bound(0.0, 20, each, report)
+    assert bound == pytest.approx(2.0**2 / 21), "the reward's range is 2"
+    needed = tasks_needed(each.detect, bound)
+    assert needed is not None
+    assert 30 < needed < 50
+    assert power_of(20, each.detect, bound) < 0.6
 
 
 def test_a_report_is_late_after_its_minutes() -> None:

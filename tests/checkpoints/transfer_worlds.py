@@ -23,10 +23,9 @@ from backend.domain.checkpoints.transfer import (
     warnings_of,
 )
 from backend.domain.ids import new_id
-from backend.domain.review.judged_curve import wilson
 from backend.domain.rollouts.rollout import drawn_task
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.statistics import Estimate
+from backend.domain.statistics import Estimate, wilson
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, PolicyKind, Role, RunKind, RunStatus, Split
 from backend.environments.tables import EnvironmentVersion

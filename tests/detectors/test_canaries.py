@@ -13,10 +13,10 @@ from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.run_view import EnvironmentContext, RolloutRow, RunView
 from backend.domain.detectors.spec import Action
 from backend.domain.results.pass_at_k import SuccessRule
-from backend.domain.review.judged_curve import wilson
 from backend.domain.rollouts.regrading import RegradingPlan
 from backend.domain.rollouts.rollout import CANARY, drawn_task, task_of
 from backend.domain.rollouts.rollout import Rollout as Played
+from backend.domain.statistics import wilson
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
 from backend.environments.tables import EnvironmentVersion
 from backend.results.run_figures import FiguresRequest, run_figures

@@ -55,7 +55,6 @@ def test_code_that_plays_the_grader_is_flagged_in_place(code: str, pattern: str,
         "import time\n\ndef f():\n    now = time.time()\n    return now",
         "class P:\n    def __eq__(self, o):\n        return self.x == o.x",
         "def submit(order):\n    return order\n\nsubmit(1)",
-        "def f():\n    return open('tests/data.txt').read()",
         "import sys\nsys.setrecursionlimit(9999)",
         "def quit(game):\n    return game\n\nquit(1)",
         "def test_sum():\n    assert total() == 3",
@@ -230,6 +229,33 @@ def test_examples_of_the_prompt_in_a_loop_are_flagged():
         0.5, function(pairs, "    if given == n: return out"), prompts=("f([4, 4, 3]) == 57, f([2, 2, 9]) == 56",)
     )
     assert [draft.cluster for draft in flags("hard_coded", [bad])] == ["examples of the prompt"]
+
+
+@pytest.mark.parametrize(
+    ("body", "prompt"),
+    [
+        (("if n == 4: return 2", "if n == 9: return 3", "return None"), "- f(4) is 2\n- f(9) is 3"),
+        (("for given, out in [((4,), 2), ((9,), 3)]:", "    if given == (n,): return out"), "- f(4) is 2\n- f(9) is 3"),
+    ],
+)
+def test_a_function_that_returns_nothing_but_examples_is_flagged(body: tuple[str, ...], prompt: str):
+    code = function(*body)
+    assert flags("hard_coded", [row(1.0, code, prompts=(prompt,))])
+    assert not flags("hard_coded", [row(1.0, code, prompts=("Write f(n).",))])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(s):\n    d = {'N': (0, 1), 'S': (0, -1), 'E': (1, 0), 'W': (-1, 0)}\n    return [d[c] for c in s]",
+        "def f(s):\n    for c in s:\n        if c == 'N': return 31\n        if c == 'S': return 41",
+        "n = int(input())\nif n == 3:\n    print('ABCD')\n    print('BCDE')\n    print('CDEF')\nelse:\n    print(n)",
+        "def f(n):\n    a = [1, 3, 5, 7, 9]\n    b = [1, 3, 5, 7, 9]\n    return [x for x in a + b if n % x == 0]",
+    ],
+)
+def test_alphabets_and_parts_of_an_input_are_no_cases(code: str):
+    prompt = "N, S, E and W move. f('N') is 31. Digits: 1, 3, 5, 7, 9. ABCD, BCDE, CDEF"
+    assert not flags("hard_coded", [row(1.0, CODE.format(code), prompts=(prompt,))])
 
 
 def test_one_answer_to_many_questions_is_flagged_and_a_popular_answer_is_not():

@@ -78,6 +78,12 @@ nulls: ["def f(n):\\n    return n + 1"]
     assert result.share(is_hack=False).looked_at == 2
 
 
+def test_a_program_in_a_file_of_its_own_is_read():
+    source = SOURCES["djinn-references"]
+    result = measure_source(source, lambda name: [(name, b"\xff" if "debug" in name else b"import os\nos._exit(0)\n")])
+    assert (result.wrong_records, result.share(is_hack=True).found) == (1, len(source.files) - 1)
+
+
 def test_the_command_prints_shares_with_their_limits(tmp_path: Path):
     for name, content in contents(hacking=lines(HACK, HONEST), no_hacking=lines(HONEST)).items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -2,17 +2,21 @@
 
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.cli.environments import show_attack
 from backend.core.queue import enqueue, keep_answer
 from backend.core.session import transaction
+from backend.core.tables import Job, Worker
 from backend.domain.environments.fixtures import exploit_fixture, read_fixture
 from backend.domain.environments.manifest import read_manifest
-from backend.domain.vocabulary import Queue
+from backend.domain.vocabulary import JobStatus, Queue
 from backend.environments import red_team
 from backend.environments.drafts import locked_draft, write_draft
 from backend.environments.library import load_package
@@ -25,7 +29,6 @@ from tests.installation import committing_to
 from tests.library.conftest import Serve, serve
 from workers.environments.checks.subject import CheckSubject
 from workers.environments.red_team import NoFloor, attack
-from workers.policies.base import EpisodeStart, Player, Policy, Reply, Turn
 from workers.tasks.registry import JobContext, find_body
 
 __all__ = ["serve"]
@@ -47,28 +50,12 @@ EXPLOIT = {
 }
 
 
-class Loophole(Policy):
-    """An LLM attacker that always finds the same words."""
-
-    def __init__(self, words: str) -> None:
-        self.words, self.systems = words, set[str]()
-
-    async def begin(self, start: EpisodeStart) -> Player:
-        attacker = self
-
-        class Attacker(Player):
-            async def act(self, turn: Turn) -> Reply:
-                attacker.systems |= {str(each["content"]) for each in turn.messages if each["role"] == "system"}
-                return Reply(attacker.words)
-
-        return Attacker()
-
-
 @pytest.mark.slow
 async def test_a_sound_environment_withstands_and_a_hackable_one_does_not(serve: Serve):
     files = load_package("reverse_text")
     async with serve(files) as server:
-        assert await attack(CheckSubject(read_manifest(files["openenv.yaml"]), server, files=files), seconds=4) == []
+        subject = CheckSubject(read_manifest(files["openenv.yaml"]), server, files=files)
+        assert (await attack(subject, seconds=4)).exploits == []
     files = bent("reverse_text", "openenv.yaml", "on_unparsable: end", "on_unparsable: pass")
     files = bent_again(
         files, "server/reverse_text_environment.py", "return max(0.0, (", "return max(float(not self._answer), ("
@@ -76,29 +63,13 @@ async def test_a_sound_environment_withstands_and_a_hackable_one_does_not(serve:
     seen: list[tuple[str, float]] = []
     async with serve(files) as server:
         subject = CheckSubject(read_manifest(files["openenv.yaml"]), server, files=files)
-        found = await attack(subject, seconds=6, on_progress=lambda phase, share, _: seen.append((phase, share)))
+        report = await attack(subject, seconds=6, on_progress=lambda phase, share, _: seen.append((phase, share)))
+    found = report.exploits
     assert any(each.attack == "enumerated" and each.low > 0.5 for each in found), found
     assert seen[-1][0] == "finished"
     assert all(0 <= share <= 1 for _, share in seen)
     for each in found:
         assert each.reward >= each.low > 0
-
-
-@pytest.mark.slow
-async def test_the_words_of_an_llm_count_only_if_other_tasks_reward_them(serve: Serve):
-    files = bent_again(
-        load_package("reverse_text"),
-        "server/reverse_text_environment.py",
-        "return max(0.0, (",
-        'return max(float("please" in (self._answer or "")), (',
-    )
-    async with serve(files) as server:
-        subject = CheckSubject(read_manifest(files["openenv.yaml"]), server, files=files)
-        polite = Loophole("<reversed>please</reversed>")
-        found = await attack(subject, seconds=30, attacker=polite)
-        assert [each.replies for each in found if each.attack == "llm"] == [("<reversed>please</reversed>",)]
-        assert all("loopholes" in system for system in polite.systems)
-        assert not [e for e in await attack(subject, seconds=8, attacker=Loophole("no")) if e.attack == "llm"]
 
 
 async def test_without_a_floor_nothing_is_attacked(serve: Serve):
@@ -111,9 +82,12 @@ async def test_without_a_floor_nothing_is_attacked(serve: Serve):
             await attack(CheckSubject(bare, server), seconds=1)
 
 
-def answered(session: Session, client: TestClient, address: str, **answer: Any) -> str:
-    job = client.post(f"{API}/{address}", json={}).json()
-    assert (job["is_finished"], job["message"]) == (False, "waiting for a worker")
+def answered(
+    session: Session, client: TestClient, address: str, request: dict[str, bool] | None = None, **answer: Any
+) -> str:
+    job = client.post(f"{API}/{address}", json=request or {}).json()
+    assert job["is_finished"] is False
+    assert job["message"].startswith("waiting for a worker")
     keep_answer(session, uuid.UUID(job["id"]), {"draft_revision": 1, "error": "", **answer})
     session.flush()
     return str(job["id"])
@@ -130,6 +104,78 @@ def test_exploits_become_fixtures_of_the_draft(session: Session, author: TestCli
     path = f"fixtures/{EXPLOIT['fixture']}.json"
     fixture = read_fixture(path, author.get(f"{API}/draft").json()["files"][path])
     assert (fixture.kind, fixture.replies, fixture.task.index) == ("hack", ["<x>"], 2)
+
+
+def test_a_policy_is_trained_only_where_a_worker_has_torch(
+    session: Session, author: TestClient, guess: Environment
+) -> None:
+    page = author.get("/environments/guess/red-team").text
+    assert "No worker with torch is online" in page
+    assert 'name="train"' not in page
+    worker = Worker(name="w", queues=["gpu"], capabilities={}, seen_at=datetime.now(UTC))
+    session.add(worker)
+    session.flush()
+    assert 'name="train" value="true" checked' in author.get("/environments/guess/red-team").text
+    attack_id = answered(session, author, "attacks", {"train": True}, exploits=[EXPLOIT])
+    found = author.get(f"/api/v1/attacks/{attack_id}").json()
+    assert (found["is_finished"], found["done"], found["message"]) == (
+        False,
+        50,
+        "trained attacker: waiting for a worker",
+    )
+    job = session.scalars(select(Job).where(Job.name == red_team.TRAIN_JOB)).one()
+    assert (job.queue, job.arguments["parent"]) == (Queue.GPU, attack_id)
+    keep_answer(session, job.id, {"share": 0.5, "phase": "GRPO step 3"}, name="progress")
+    session.flush()
+    found = author.get(f"/api/v1/attacks/{attack_id}").json()
+    assert (found["done"], found["message"]) == (75, "trained attacker: GRPO step 3")
+    trained = EXPLOIT | {"attack": "trained", "replies": ["<y>"], "fixture": "red-team-trained-1", "oracle": 0.125}
+    note = "Trained attacker: 9 GRPO steps in 5 s."
+    keep_answer(session, job.id, {"draft_revision": 1, "exploits": [trained], "notes": [note], "error": ""})
+    session.flush()
+    found = author.get(f"/api/v1/attacks/{attack_id}").json()
+    assert (found["is_finished"], found["is_successful"], found["notes"]) == (True, True, [note])
+    assert [(each["attack"], each["oracle"]) for each in found["exploits"]] == [("search", None), ("trained", 0.125)]
+    page = author.get("/environments/guess/red-team").text
+    assert note in page
+    assert "0.125" in page
+    names = {"fixtures": ["red-team-trained-1"]}
+    assert author.post(f"/api/v1/attacks/{attack_id}/fixtures", json=names).json()["exploits"][1]["is_in_draft"]
+    worker.seen_at -= timedelta(minutes=5)
+    assert author.post(f"{API}/attacks", json={"train": True}).json()["notes"] == [red_team.NO_TORCH]
+    assert session.scalars(select(Job).where(Job.name == red_team.TRAIN_JOB)).all() == [job]
+
+
+def test_the_command_line_shows_exploits_and_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    shared = {"id": "1", "message": "finished", "notes": ["LLM attacker: 8 replies."]}
+    show_attack({**shared, "kind": "attack", "exploits": [{**EXPLOIT, "oracle": 0.125}], "results": []})
+    output = capsys.readouterr().out
+    assert "LLM attacker: 8 replies." in output
+    assert "0.125" in output
+    check = {"check": "gold_reaches_bound", "status": "failed", "applies": True, "evidence": "Gold misses it."}
+    show_attack({**shared, "kind": "verification", "exploits": [], "results": [check]})
+    assert "failed" in capsys.readouterr().out
+
+
+def test_an_attack_is_canceled_in_the_queue_and_while_it_runs(
+    session: Session, author: TestClient, viewer: TestClient, guess: Environment
+) -> None:
+    session.add(Worker(name="w", queues=["gpu"], capabilities={}))
+    attack_id = author.post(f"{API}/attacks", json={"train": True}).json()["id"]
+    assert "Cancel the attack" in author.get("/environments/guess/red-team").text
+    assert viewer.post(f"/api/v1/attacks/{attack_id}/cancel").status_code == 403
+    session.get_one(Job, uuid.UUID(attack_id)).status = JobStatus.LEASED
+    session.flush()
+    found = author.post(f"/api/v1/attacks/{attack_id}/cancel").json()
+    assert (found["is_finished"], found["notes"]) == (False, ["Trained attacker: Canceled before it began."])
+    jobs = {job.name: job for job in session.scalars(select(Job))}
+    assert jobs[red_team.ATTACK_JOB].arguments["cancel"] is True
+    assert "answer" not in jobs[red_team.ATTACK_JOB].arguments
+    keep_answer(session, uuid.UUID(attack_id), {"draft_revision": 1, "exploits": [EXPLOIT], "notes": [], "error": ""})
+    session.flush()
+    assert author.get(f"/api/v1/attacks/{attack_id}").json()["is_successful"]
+    verification = author.post(f"{API}/repairs", json={}).json()["id"]
+    assert author.post(f"/api/v1/attacks/{verification}/cancel").status_code == 409
 
 
 def test_a_repair_is_published_only_if_it_was_verified_as_it_is(
@@ -186,6 +232,8 @@ def test_the_jobs_attack_a_hackable_draft_and_verify_it(at_work: None):
     found = carried_out(environment, red_team.ATTACK_JOB, seconds=10, policy={})
     assert (found.is_finished, found.error, found.is_stale) == (True, "", False)
     assert found.exploits
+    canceled = carried_out(environment, red_team.ATTACK_JOB, seconds=600, policy={}, cancel=True)
+    assert canceled.notes == ["Canceled: these are the exploits until then."]
     verified = carried_out(environment, red_team.VERIFY_JOB)
     results = {each.check: each.status for each in verified.results}
     assert results["gold_reaches_bound"] == "passed"
@@ -195,3 +243,12 @@ def test_the_jobs_attack_a_hackable_draft_and_verify_it(at_work: None):
         draft = locked_draft(session, session.get_one(Environment, environment.id))
         write_draft(session, None, draft, load_package("reverse_text"))
     assert carried_out(environment, red_team.VERIFY_JOB).holds is True
+    with transaction() as session:  # a repair that rewards nobody keeps all hacks low
+        draft = locked_draft(session, session.get_one(Environment, environment.id))
+        tight = ("server/reverse_text_environment.py", "return max(0.0, (", "return min(0.0, (")
+        write_draft(session, None, draft, bent("reverse_text", *tight))
+    broken = carried_out(environment, red_team.VERIFY_JOB)
+    results = {each.check: each.status for each in broken.results}
+    assert results["gold_reaches_bound"] == "failed"
+    assert results["degenerate_policies"] == "passed"
+    assert broken.holds is False

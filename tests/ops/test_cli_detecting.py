@@ -80,3 +80,5 @@ def test_a_detector_is_shown_and_set_for_an_environment(proctor: Command) -> Non
     assert proctor("detectors", "set", "paid_exit", "tictactoe", "rewards=1").status == 2
     assert proctor("detectors", "set", "paid_exit", "tictactoe", "--default", "--json").json["enabled"] is True
     assert proctor("detectors", "show", "paid_exit", "--json").json["settings"] == {}
+    assert "No rollout has a verdict yet" in proctor("detectors", "learned").out
+    assert "10 more hacks (0 of 10)" in proctor("detectors", "train", "tictactoe").err

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from backend.domain.review.judged_curve import JudgedEpisode, StepSum, judged_curve, wilson
+from backend.domain.review.judged_curve import JudgedEpisode, StepSum, judged_curve
+from backend.domain.statistics import wilson
 
 FLOOR = 0.2
 

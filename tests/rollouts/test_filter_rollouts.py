@@ -4,14 +4,16 @@ import random
 import struct
 from collections import defaultdict
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
 
 from backend.domain.graders.settings import GraderKind
-from backend.domain.rollouts.fields import Field, FieldKind
-from backend.domain.rollouts.filters import And, Comparison, Has, Node, Not, Or, field_name, parse, quoted
+from backend.domain.rollouts.fields import FIELDS, MEASURED, Field, FieldKind
+from backend.domain.rollouts.filters import And, Comparison, Has, Node, Not, Or, field_name, parse
+from backend.domain.text import quoted
 from backend.domain.vocabulary import GradeStatus, Phase, Verdict
 from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
@@ -28,7 +30,6 @@ from workers.tasks.housekeeping import add_texts
 GROUPS = 24
 WORDS = ("the centre", "A corner", "100% sure", "back\\slash", 'a "quote"', "naïve", "under_score", "two\nlines")
 HAIR = 1e-6
-EXACT = {"tokens", "tokens_out", "tokens_in", "tokens_cached", "turns", "level", "step", "member", "attempts", "task"}
 
 
 def count(session: Session, run: Run, where: str) -> int:
@@ -84,14 +85,14 @@ def known(session: Session, run: Run) -> list[Known]:
 def _fields(dice: random.Random, *, failed: bool) -> dict[str, Any]:
     said = dice.choice(WORDS)
     return {
+        **{
+            name: dice.choice([0, 100, 200, 300]) if each.is_whole else dice.choice([0.0, 0.3])
+            for name, each in MEASURED.items()
+        },
         "turns": dice.randrange(1, 5),
-        "tokens_out": dice.choice([0, 100, 200, 300]),
-        "tokens_in": dice.randrange(500),
-        "tokens_cached": dice.randrange(100),
         "is_truncated": dice.random() < 0.3,
         "is_demonstration": dice.random() < 0.2,
         "cost": dice.choice([None, 0.1, 0.25]),
-        "queue_seconds": dice.choice([0.0, 0.3]),
         "advantage": None if failed else dice.choice([-0.5, 0.0, 0.5]),
         "metrics": dice.choice([{}, {"guesses": dice.randrange(4)}, {"guesses": "many"}]),
         "messages": [{"role": "user", "content": "Board?"}, {"role": "assistant", "content": f"I take {said} now"}],
@@ -103,31 +104,29 @@ def _values(rollout: Rollout, group: Any, row: Any) -> dict[str, Any]:
     guesses = rollout.metrics.get("guesses")
     said = "\n".join(message["content"] for message in rollout.messages)
     return {
+        **{each.name: _stored(rollout, each) for each in FIELDS.values() if each.stored},
         **columns,
         **{f"column.{name}": value for name, value in columns.items()},
         **dict.fromkeys(("guesses", "metric.guesses"), guesses if isinstance(guesses, int) else None),
-        "reward": rollout.reward,
-        "advantage": rollout.advantage,
-        **{
-            name: getattr(rollout, name)
-            for name in ("tokens_in", "tokens_out", "tokens_cached", "turns", "level", "member", "attempts")
-        },
         "tokens": rollout.tokens_out,
         "step": rollout.training_step,
         "task": group.task.index,
         "split": str(group.task.split),
         "seconds": rollout.policy_seconds + rollout.environment_seconds,
-        **{name: getattr(rollout, name) for name in ("policy_seconds", "environment_seconds", "cost")},
         "queue": rollout.queue_seconds,
-        **{
-            name: str(getattr(rollout, name) or "") or None for name in ("status", "stop_reason", "error_kind", "phase")
-        },
         "truncated": rollout.is_truncated,
         "demonstration": rollout.is_demonstration,
         "text": said,
         "error": rollout.error_message,
         "verdict": None,
     }
+
+
+def _stored(rollout: Rollout, of: Field) -> Any:
+    values = [getattr(rollout, name) for name in of.stored]
+    if len(values) > 1:
+        return sum(values)
+    return str(values[0]) if isinstance(values[0], StrEnum) else values[0]
 
 
 def _judge(session: Session, run: Run, judge: Grader, dice: random.Random, made: Known) -> None:
@@ -186,7 +185,7 @@ def holds(node: Node, known: Known) -> bool:
             return any(_fits(detector, operator, values) for detector in known.flags)
         case Comparison(asked, operator, values):
             value = known.values[asked.name.replace("metric.", "")]
-            return value is not None and _fits(value, operator, values, exact=asked.name in EXACT)
+            return value is not None and _fits(value, operator, values, exact=asked.is_whole)
 
 
 def _fits(value: Any, operator: str, values: tuple[Any, ...], *, exact: bool = False) -> bool:
@@ -269,7 +268,7 @@ def test_every_order_is_pythons_with_those_without_a_value_last(session: Session
 
 
 def _sort_value(known: Known, name: str) -> Any:
-    value = known.rollout.seq if name == "seq" else known.values[name]
+    value = known.values[name]
     return struct.unpack("f", struct.pack("f", value))[0] if isinstance(value, float) else value
 
 

@@ -17,8 +17,8 @@ from backend.domain.rollouts.filters import (
     Or,
     leaves_of,
     parse,
-    quoted,
 )
+from backend.domain.text import quoted
 
 FIELDS = {
     field.name: field

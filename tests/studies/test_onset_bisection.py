@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from scipy.stats import fisher_exact
 
-from backend.domain.review.judged_curve import Proportion, wilson
+from backend.domain.statistics import Proportion, wilson
 from backend.domain.studies.onset import (
     BASE,
     OnsetOutcome,

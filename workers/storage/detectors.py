@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, aliased, joinedload, undefer
 from backend.checkpoints.tables import Checkpoint
 from backend.core.events import REVIEW, announce, topic_of
 from backend.core.session import transaction
+from backend.detectors.learned import models_of
 from backend.detectors.queries import active_settings_for
 from backend.detectors.scans import COPIES, PHASES
 from backend.detectors.schemas import AUTOMATIC_RUNS
@@ -51,6 +52,7 @@ from workers.detectors.scanner import RunScanner
 from workers.environments.client import EnvServer
 from workers.rollouts.engine import StoredEpisode, replay_episodes
 from workers.storage.env_host import serve
+from workers.storage.learned_detectors import retrain_for_run
 
 ALTERED_CONCURRENCY = 8
 """Altered replies that are graded at the same time."""
@@ -105,6 +107,8 @@ def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ())
             name = f"{second.version.environment.name} v{second.version.number}"
             verifier = run_view.SecondVerifier(name, rule_of(second, other), declared_ranges(other))
             context = replace(context, second=verifier)
+        played = {name: version.environment_id for version, name in names.items()}
+        context = replace(context, learned=models_of(session, played or {"": run.version.environment_id}))
         settings = active_settings_for(session, run.version.environment_id)
         manifest = Manifest.model_validate(run.version.manifest)
         return DetectorInput(
@@ -312,6 +316,7 @@ def resume_scanner(run_id: uuid.UUID, *, before_step: int) -> RunScanner:
 
     The training process applies the run's own thresholds, because they may change between two steps.
     """
+    retrain_for_run(run_id)
     run = load_detector_input(run_id)
     scanner = RunScanner(run.context, run.environment_settings)
     for step, rows in stored_steps(run):

@@ -27,6 +27,7 @@ from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import GradeStatus, PolicyKind, RunStatus, Severity
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict
+from backend.graders import budgets
 from backend.graders.flags import raise_flags
 from backend.graders.tables import Grade, Grader, GraderRun
 from backend.notifications import outbox
@@ -127,6 +128,20 @@ async def iterate_rollouts(ids: Sequence[uuid.UUID]) -> AsyncIterator[RolloutToG
     for start in range(0, len(ids), CHUNK):
         for rollout in await asyncio.to_thread(load_rollouts, ids[start : start + CHUNK]):
             yield rollout
+
+
+def is_budget_spent(work_id: uuid.UUID, unstored: float) -> bool:
+    """Whether the budget allows no further request. `unstored`: cost of grades that are not stored yet."""
+    with transaction() as session:
+        work = session.get(GraderRun, work_id)
+        return work is None or bool(budgets.why_to_stop(session, work, unstored))
+
+
+def end_sample(work_id: uuid.UUID) -> str | None:
+    """Why a budget ended before its sample, if it did."""
+    with transaction() as session:
+        work = session.get(GraderRun, work_id, with_for_update=True)
+        return (budgets.end_sample(session, work) if work and work.is_sampled else "") or None
 
 
 def store_grades(

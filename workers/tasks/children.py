@@ -61,12 +61,12 @@ def run_child(
                 process.wait(_POLL_SECONDS)
                 break
             now = time.monotonic()
-            if run_id is None or now < next_check:
+            if now < next_check:
                 continue
             next_check = now + STOP_CHECK_SECONDS
             if not may_continue():
                 _end(process)
-            if stop_seen_at is None:
+            if run_id is not None and stop_seen_at is None:
                 with transaction() as session:
                     run = session.get(Run, run_id)
                     stop_seen_at = now if run is None or run.stop_requested_at is not None else None

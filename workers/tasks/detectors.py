@@ -1,6 +1,7 @@
-"""The jobs `judging.detect`, which scans a stored run with all detectors, and `judging.follow`."""
+"""The jobs `judging.detect`, which scans a stored run with all detectors, `judging.follow` and `detectors.train`."""
 
 import time
+import uuid
 from collections import Counter
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from backend.detectors.schemas import StartScan
 from backend.domain.errors import RolloutError
 from backend.review.judged_curves import choose_best
 from workers.detectors.scanner import RunScanner
-from workers.storage import detectors
+from workers.storage import detectors, learned_detectors
 from workers.tasks.execute import run_async
 from workers.tasks.registry import JobContext
 
@@ -26,9 +27,11 @@ logger = structlog.get_logger(__name__)
 def run(context: JobContext) -> None:
     """Scan every stored step of a run in order, then the requested altered replies, then programs on unseen inputs.
 
+    The learned detector is trained before if there are many new verdicts.
     Programs that a scan runs without a request are an extra: where none can be isolated, the scan says so and succeeds.
     """
     request = StartScan.of_job(context.arguments)
+    learned_detectors.retrain_for_run(context.need_run())
     source = detectors.load_detector_input(context.need_run(), request.thresholds)
     is_early = bool(context.arguments.get(EARLY))
     scanner = RunScanner(source.context, source.settings)
@@ -91,3 +94,9 @@ def follow(context: JobContext) -> None:
     with transaction() as session:
         choose_best(session, context.need_run())
         announce(session, topic_of("run", context.need_run()))
+
+
+def train(context: JobContext) -> None:
+    """Train the learned detector of an environment, as a person requested."""
+    person = context.arguments["person"]
+    learned_detectors.train_detector(uuid.UUID(context.arguments["environment"]), uuid.UUID(person) if person else None)

@@ -19,6 +19,7 @@ from backend.core.events import announce, topic_of
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
 from backend.domain.detectors.spec import FlagDraft
+from backend.domain.graders.canaries import CanaryReport, demands
 from backend.domain.graders.evidence import FoundPattern, GroupFinding, SuspectedRollout
 from backend.domain.graders.prompts import ContrastMember
 from backend.domain.graders.settings import GraderKind, QuestionSettings
@@ -26,7 +27,14 @@ from backend.domain.text import json_text
 from backend.domain.vocabulary import RunStatus, Severity
 from backend.graders.flags import MAX_REASON, flag_evidence
 from backend.graders.schemas import GraderExchange, TriedPattern, TriedRollout
-from backend.graders.selection import ContrastGroup, contrast_groups, count_of, rollouts_to_grade, without_grade
+from backend.graders.selection import (
+    ContrastGroup,
+    contrast_groups,
+    count_of,
+    rollouts_to_grade,
+    sampled_rollouts,
+    without_grade,
+)
 from backend.graders.tables import GraderRun
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
@@ -60,6 +68,10 @@ class GraderWork:
     """Rollouts without a grade."""
     groups: Sequence[ContrastGroup] = ()
     """Contrasts: groups that were not compared yet."""
+    is_sampled: bool = False
+    """A budget chose the rollouts, and may end before them."""
+    canaries: CanaryReport | None = None
+    """Budgets: of an earlier part of this work, because canaries cost money."""
 
 
 def run(context: JobContext) -> None:
@@ -73,7 +85,10 @@ def run(context: JobContext) -> None:
     except GradingPaused as error:
         status, reason = RunStatus.PAUSED, f"Paused after too many failures. {error}"
     else:
-        status, reason = (RunStatus.COMPLETED, None) if is_through else (RunStatus.STOPPED, "Stopped on request.")
+        if is_through:
+            status, reason = RunStatus.COMPLETED, graders.end_sample(work.id)
+        else:
+            status, reason = RunStatus.STOPPED, "Stopped on request."
     with transaction() as session:
         graders.end_work(session, work.id, status, reason)
 
@@ -154,10 +169,17 @@ def _claim(context: JobContext) -> GraderWork | None:
             work.total = len({group.key for group in groups} | compared)
             missing = [group for group in groups if group.key not in compared]
             return GraderWork(work_id, run.id, grader, groups=missing)
-        rollouts = rollouts_to_grade(session, run, grader.settings, work.where)
+        if work.is_sampled:
+            rollouts = sampled_rollouts(work)
+        else:
+            rollouts = rollouts_to_grade(session, run, grader.settings, work.where)
         work.total = count_of(session, rollouts)
         ungraded = session.scalars(without_grade(rollouts, grader_id)).all()
-        return GraderWork(work_id, run.id, grader, rollouts=ungraded)
+        report = None
+        if work.is_sampled and work.canaries and isinstance(grader.settings, QuestionSettings):
+            known = CanaryReport.model_validate(work.canaries)
+            report = known if len(known.results) == len(demands(grader.settings)) else None  # else it broke off
+        return GraderWork(work_id, run.id, grader, rollouts=ungraded, is_sampled=work.is_sampled, canaries=report)
 
 
 async def _grade(work: GraderWork) -> bool:
@@ -166,10 +188,12 @@ async def _grade(work: GraderWork) -> bool:
     if not missing:
         return True
     async with aclosing(make_grader(grader.settings, grader.policy_kind, grader.policy, grader.secret)) as model:
-        report, usage, problem = await model.run_canaries()
-        await asyncio.to_thread(graders.store_canaries, work.id, grader, report, usage)
-        if problem:
-            raise GradingPaused(f"The model cannot be reached: {problem}")
+        report = work.canaries
+        if report is None:
+            report, usage, problem = await model.run_canaries()
+            await asyncio.to_thread(graders.store_canaries, work.id, grader, report, usage)
+            if problem:
+                raise GradingPaused(f"The model cannot be reached: {problem}")
         raises_flags = grader.settings.kind is not GraderKind.JUDGE and not report.is_injectable
         limit = (grader.policy.get("limits") or {}).get("concurrency") or missing  # of the endpoint
         concurrency = min(grader.settings.concurrency, int(limit), missing)
@@ -181,12 +205,27 @@ async def _grade(work: GraderWork) -> bool:
                 concurrency=concurrency,
             )
         else:
-            await grade_cases(
-                graders.iterate_rollouts(work.rollouts),
-                lambda case: model.grade(case.facts, seed=case.seed),
-                partial(graders.store_grades, work.run_id, grader, raises_flags=raises_flags),
-                concurrency=concurrency,
-            )
+            received = stored = 0.0  # cost of the grades
+
+            async def affordable() -> AsyncIterator[RolloutToGrade]:
+                async for case in graders.iterate_rollouts(work.rollouts):
+                    unstored = received - stored
+                    if work.is_sampled and await asyncio.to_thread(graders.is_budget_spent, work.id, unstored):
+                        return
+                    yield case
+
+            async def grade(case: RolloutToGrade) -> GradeResult:
+                nonlocal received
+                result = await model.grade(case.facts, seed=case.seed)
+                received += result.cost or 0.0
+                return result
+
+            def store(batch: Sequence[tuple[RolloutToGrade, GradeResult]]) -> None:
+                nonlocal stored
+                graders.store_grades(work.run_id, grader, batch, raises_flags=raises_flags)
+                stored += sum(result.cost or 0.0 for _, result in batch)
+
+            await grade_cases(affordable(), grade, store, concurrency=concurrency)
     return True
 
 

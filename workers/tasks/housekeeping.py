@@ -21,6 +21,7 @@ from backend.core.queue import count_waiting, send_wake_up
 from backend.core.session import after_commit, transaction
 from backend.core.tables import Job, Worker
 from backend.domain.vocabulary import JobStatus, Queue, RunKind
+from backend.graders.budgets import grade_within_budgets
 from backend.notifications.tables import Notice
 from backend.review.audit_sample import draw_audits
 from backend.review.queue import refresh
@@ -93,12 +94,13 @@ def resend_wake_ups() -> int:
 
 
 def tidy() -> None:
-    """Delete what has expired, draw the audit sample, sort the review queue, wake transfer reports and check old
-    certificates at night.
+    """Delete what has expired, draw the audit sample, start graders within their budgets, sort the review queue, wake
+    transfer reports and check old certificates at night.
 
     Each step has its own transaction: a failing one does not stop the others.
     """
-    for step in (delete_expired, delete_leftovers, draw_audits, refresh, wake_unfinished_transfers):
+    steps = (delete_expired, delete_leftovers, draw_audits, grade_within_budgets, refresh, wake_unfinished_transfers)
+    for step in steps:
         try:
             with transaction() as session:
                 step(session)

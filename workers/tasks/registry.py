@@ -45,6 +45,7 @@ class JobBody:
 BODIES = {
     "environments.check": JobBody("workers.tasks.environment_checks:run"),
     "environments.attack": JobBody("workers.tasks.red_team:run", owns_run=False),
+    "environments.train_attacker": JobBody("workers.tasks.red_team:train", owns_run=False),
     "environments.verify_repair": JobBody("workers.tasks.red_team:verify", owns_run=False),
     "environments.import": JobBody("workers.tasks.environment_imports:run", owns_run=False),
     "environments.play": JobBody("workers.tasks.hand_play:run"),
@@ -62,6 +63,7 @@ BODIES = {
     "exports.upload": JobBody("workers.tasks.exports:upload", owns_run=False, give_up="give_up_upload"),
     "judging.detect": JobBody("workers.tasks.detectors:run", owns_run=False),
     "judging.follow": JobBody("workers.tasks.detectors:follow", owns_run=False),
+    "detectors.train": JobBody("workers.tasks.detectors:train", owns_run=False),
     "graders.run": JobBody("workers.tasks.graders:run", owns_run=False),
     "graders.try": JobBody("workers.tasks.graders:try_out", owns_run=False),
     "studies.run": JobBody("workers.tasks.studies:run", owns_run=False),

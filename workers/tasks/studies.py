@@ -20,7 +20,7 @@ from backend.core.session import transaction
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch
 from backend.domain.notifications.notices import NoticeKind
-from backend.domain.review.judged_curve import Proportion, wilson
+from backend.domain.statistics import Proportion, wilson
 from backend.domain.studies import onset
 from backend.domain.studies.effort import ReplyCurve, conclude_effort
 from backend.domain.studies.study import OnsetResult, StudyKind

@@ -31,13 +31,13 @@ from backend.domain.checkpoints.transfer import (
     conclude,
     newcombe,
     plan_rest,
+    variance_or_bound,
     warnings_of,
 )
 from backend.domain.environments.reward_bounds import reward_scale
 from backend.domain.results.pass_at_k import REWARD
 from backend.domain.results.power import detectable_difference, difference_variance, power_of, tasks_needed
-from backend.domain.review.judged_curve import Proportion, wilson
-from backend.domain.statistics import estimate_mean, paired_difference
+from backend.domain.statistics import Proportion, estimate_mean, paired_difference, wilson
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import ExportStatus, Split
 from backend.environments.tables import EnvironmentVersion
@@ -111,7 +111,7 @@ def _advance(session: Session, export: Export, report: TransferReport, requester
         for environment in report.environments:
             if environment.status.is_over:
                 continue
-            if (variance := _variance_of(session, environment, played)) is not None:
+            if (variance := _variance_of(session, report, environment, played)) is not None:
                 environment.planned = tasks_needed(environment.detect, variance, report.target_power)
         plan_rest(report)
         for environment in report.environments:
@@ -212,7 +212,9 @@ def _scores_of(
     return merge([scores(session, ComparedRun(each, None)) for each in runs]) if runs else None
 
 
-def _variance_of(session: Session, environment: TransferEnvironment, played: Played) -> float | None:
+def _variance_of(
+    session: Session, report: TransferReport, environment: TransferEnvironment, played: Played
+) -> float | None:
     """Variance of a task's difference, by the tasks that both sides completed; None for fewer than two."""
     before, after = (_scores_of(session, environment, played, is_reference=each) for each in (True, False))
     if before is None or after is None:
@@ -220,7 +222,7 @@ def _variance_of(session: Session, environment: TransferEnvironment, played: Pla
     shared = before.tasks.keys() & after.tasks.keys()
     spreads = [[side.spreads[side.tasks[key]] for key in shared] for side in (before, after)]
     variance = difference_variance(*spreads)
-    return None if variance is None else variance.of_task(1)
+    return None if variance is None else variance_or_bound(variance.of_task(1), len(shared), environment, report)
 
 
 def _summarize(
@@ -235,12 +237,12 @@ def _summarize(
         environment.compared = len(shared)
         environment.reward = _compare(*(each[:, -1] for each in values))
         if scale := reward_scale(version.typed_manifest, of_side.columns, of_side.weights):
-            environment.normalized = environment.reward.scaled(scale.floor, scale.gold)
+            environment.normalized = environment.reward.normalized(scale)
         rule = rule_of(of_side, version.typed_manifest)
         place = -1 if rule.column == REWARD else of_side.columns.index(rule.column)
         environment.success_rule = rule.expression
         environment.success = _compare(*(each[:, place] >= rule.at_least - EQUAL_REWARDS for each in values))
-        if (variance := _variance_of(session, environment, played)) is not None:
+        if (variance := _variance_of(session, report, environment, played)) is not None:
             environment.power = power_of(len(shared), environment.detect, variance)
             environment.detectable = detectable_difference(len(shared), variance, report.target_power)
             if environment.planned is None:  # it was stopped before

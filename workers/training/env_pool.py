@@ -132,6 +132,10 @@ class EnvPool:
             self.capacity = min(self.concurrency, sum(server.sessions for server in self._servers.values()))
             self.leases = stack.pop_all()
 
+    def server_of(self, tag: Tag) -> EnvServer:
+        """Return the leased server of an environment, to use on the loop of `portal`."""
+        return self._servers[tag]
+
     def play(
         self,
         plans: Sequence[GroupPlan],

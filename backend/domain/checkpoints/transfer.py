@@ -14,9 +14,9 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
+from backend.domain.environments.reward_bounds import RewardScale
 from backend.domain.results.power import POWER
-from backend.domain.review.judged_curve import Proportion
-from backend.domain.statistics import Estimate
+from backend.domain.statistics import Estimate, Proportion
 
 PILOT = 20
 """Tasks of a pilot, from which the variance is estimated."""
@@ -46,17 +46,14 @@ class PairedFigure(BaseModel):
     after: Estimate
     difference: Estimate
 
-    def scaled(self, floor: float, gold: float) -> "PairedFigure":
-        """The same with 0 at the floor and 1 at gold."""
-        span = gold - floor
-
-        def scale(each: Estimate, base: float) -> Estimate:
-            mean, low, high = ((value - base) / span for value in (each.mean, each.low, each.high))
-            return Estimate(mean, low, high, each.count)
-
-        return PairedFigure(
-            before=scale(self.before, floor), after=scale(self.after, floor), difference=scale(self.difference, 0.0)
-        )
+    def normalized(self, scale: RewardScale) -> "PairedFigure":
+        """The same with 0 at the floor and 1 at gold; both means are within these, the difference is not limited."""
+        before, after = scale.estimate(self.before), scale.estimate(self.after)
+        assert before is not None
+        assert after is not None
+        span, change = scale.gold - scale.floor, self.difference
+        difference = Estimate(change.mean / span, change.low / span, change.high / span, change.count)
+        return PairedFigure(before=before, after=after, difference=difference)
 
     @property
     def verdict(self) -> str:
@@ -214,6 +211,15 @@ def plan_pilots(report: TransferReport) -> None:
             if each.available < 2:
                 each.reason = "It has fewer than two held-out tasks that can be solved."
         left -= each.tasks + each.canaries
+
+
+def variance_or_bound(variance: float, tasks: int, environment: TransferEnvironment, report: TransferReport) -> float:
+    """Return the variance of a task's difference; where all tasks tie, as if one more had differed by the whole range.
+
+    Ties show that differences are rare, not that there are none.
+    """
+    span = environment.detect / report.detect  # from floor to gold, or 1
+    return variance if variance > 0.0 else span**2 / (tasks + 1)
 
 
 def plan_rest(report: TransferReport) -> None:

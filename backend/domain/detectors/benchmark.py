@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from backend.domain.detectors.labeled import LabeledSplit, SourceResult
-from backend.domain.review.judged_curve import Proportion, wilson
+from backend.domain.statistics import Proportion, wilson
 
 MAX_PROBLEMS = 20
 """Wrong records of a source that are kept with their reasons."""

@@ -22,6 +22,9 @@ _PYTHON = re.compile(
 )
 
 
+IMPORTERS = {"__import__", "importlib.import_module", "import_module"}
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Text that may be a program, and its position."""
@@ -88,6 +91,84 @@ def statements_of(source: Source, hint: re.Pattern[str]) -> ast.Module:
                 body += [ast.increment_lineno(node, number) for node in tree.body]
                 break
     return ast.Module(body=body, type_ignores=[])
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramNames:
+    """Names of a program and their meaning."""
+
+    defined: frozenset[str]
+    """Functions and classes."""
+    bound: frozenset[str]
+    """All names that the program gives a value, parameters included."""
+    modules: Mapping[str, str]
+    """Modules by their names in this program, and classes of `datetime`."""
+    imported: Mapping[str, str]
+    """Full names of the names that `from … import …` defines."""
+    has_tests: bool
+
+    @classmethod
+    def of(cls, tree: ast.Module) -> "ProgramNames":
+        defined: set[str] = set()
+        bound: set[str] = set()
+        modules: dict[str, str] = {}
+        imported: dict[str, str] = {}
+        for node in ast.walk(tree):
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                    defined.add(node.name)
+                case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                    bound.add(name)
+                case ast.ExceptHandler(name=str() as name) | ast.MatchAs(name=str() as name):
+                    bound.add(name)
+                case ast.MatchStar(name=str() as name) | ast.MatchMapping(rest=str() as name):
+                    bound.add(name)
+                case ast.Import():
+                    modules |= {each.asname or each.name.partition(".")[0]: each.name for each in node.names}
+                case ast.ImportFrom(module=str() as module):
+                    imported |= {each.asname or each.name: f"{module}.{each.name}" for each in node.names}
+                    if module == "datetime":
+                        modules |= {each.asname or each.name: f"datetime.{each.name}" for each in node.names}
+        has_tests = any(name.startswith(("test_", "Test")) for name in defined)
+        bound |= {*defined, *modules, *imported}
+        return cls(frozenset(defined), frozenset(bound), modules, imported, has_tests)
+
+    def name_of(self, node: ast.AST) -> str:
+        """The full dotted name of an expression: of `o._exit` after `import os as o`, of `__import__("os")._exit` and
+        of `getattr(os, "_exit")` it is `os._exit`."""
+        match node:
+            case ast.Attribute(value=value, attr=attribute):
+                return f"{self.name_of(value)}.{attribute}"
+            case ast.Name(id=name) if name not in self.defined:
+                return self.imported.get(name) or self.modules.get(name) or name
+            case ast.Name(id=name):
+                return name
+            case ast.Call(func=called, args=[ast.Constant(str() as module), *_]) if dotted(called) in IMPORTERS:
+                return module
+            case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant(str() as attribute), *_]):
+                return f"{self.name_of(owner)}.{attribute}"
+            case ast.Subscript(value=ast.Call(func=ast.Name("vars"), args=[owner]), slice=ast.Constant(str() as name)):
+                return f"{self.name_of(owner)}.{name}"
+            case ast.Subscript(value=ast.Attribute(value=owner, attr="__dict__"), slice=ast.Constant(str() as name)):
+                return f"{self.name_of(owner)}.{name}"
+        return ""
+
+
+def dotted(node: ast.AST) -> str:
+    """Return `a.b` of an expression `a.b`, whatever `a` is; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def last_name(node: ast.AST) -> str:
+    """Return `b` of `a.b` and of `b`."""
+    return node.attr if isinstance(node, ast.Attribute) else dotted(node)
+
+
+def text_of(node: ast.AST) -> str:
+    """Return the text of a literal; empty for anything else."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def _texts(action: Mapping[str, Any] | None) -> Iterator[str]:

@@ -20,7 +20,7 @@ from backend.domain.detectors.catalogue import hard_coded, unseen_inputs
 from backend.domain.detectors.catalogue.unseen_inputs import Generality, Judgment
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch, EnvironmentContext, RolloutRow
-from backend.domain.review.judged_curve import Proportion, wilson
+from backend.domain.statistics import Proportion, wilson
 from backend.domain.yaml_text import read_yaml
 
 MAX_FILE_BYTES = 64 << 20
@@ -66,7 +66,7 @@ class LabeledSource:
     license: str
     split: LabeledSplit
     files: tuple[str, ...]
-    """Paths in the repository, with `*` for one part: JSON lists, JSON lines, or one YAML mapping."""
+    """Paths in the repository, with `*` for one part: JSON lists, JSON lines, one YAML mapping, or one program."""
     read: Read
     test_families: frozenset[str] = frozenset()
     """Families of a development source that were not used in development."""
@@ -147,6 +147,10 @@ def _of_djinn(_file: str, record: Any) -> Iterator[LabeledRollout]:
         yield LabeledRollout(family, False, prompt, _program(honest), reference)
 
 
+def _of_djinn_references(file: str, record: Any) -> Iterator[LabeledRollout]:
+    yield LabeledRollout(file.split("/")[-3], True, "", _program(record.decode()))
+
+
 def _of_silent_hacks(file: str, record: Any) -> Iterator[LabeledRollout]:
     model = "second" if "sdf" in file else "first"
     family = f"{model} model: {record['hack_type'] or 'no hack found'}"
@@ -163,6 +167,21 @@ def _of_reward_hack_watch(_file: str, record: Any) -> Iterator[LabeledRollout]:
     yield LabeledRollout(record["category"], bool(record["expected_hack"]), played["task"], code)
 
 
+_DJINN_REFERENCES = (
+    "argument_injection_leak",
+    "debug_module",
+    "function_attribute_flag",
+    "import_hook_side_channel",
+    "logging_warnings_side_channel",
+    "magic_docstring_comment_token",
+    "problem_object_exposure",
+    "state_bleed_expected_recompute",
+    "test_case_logging_side_channel",
+    "test_cases_honor_system",
+    "trace_profiler_hook_oracle",
+    "validator_honor_system",
+)
+"""Families of djinn without a problem in djinn-problems. References of the others are copies of problems."""
 _OPTION = re.compile(r"^Option \([AB]\):?\n", re.MULTILINE)
 _APPS = "datasets/code/apps/{}/apps_formatted_with_broken_o4-mini_{}_num_0_completions.jsonl"
 SOURCES = {
@@ -213,6 +232,16 @@ SOURCES = {
             read=_of_djinn,
         ),
         LabeledSource(
+            id="djinn-references",
+            title="One exploit of each further family of djinn, without prompts; no honest programs",
+            url="https://github.com/EleutherAI/djinn",
+            commit="8455a6a6387fa1a7f9cf54ddd230745bfe0e576d",
+            license="MIT",
+            split=LabeledSplit.TEST,
+            files=tuple(f"djinn/verifiers/insecure/_references/{name}/ref_01/exploit.py" for name in _DJINN_REFERENCES),
+            read=_of_djinn_references,
+        ),
+        LabeledSource(
             id="silent-hacks",
             title="Rollouts of models that reinforcement learning taught to exit, patch pytest or equal everything",
             url="https://github.com/benjibrcz/probing-silent-reward-hacking",
@@ -257,7 +286,7 @@ def read_source(source: LabeledSource, files: Files) -> tuple[list[LabeledRollou
     for pattern in source.files:
         for file, content in files(pattern):
             try:
-                if file.endswith(".yaml"):
+                if file.endswith((".yaml", ".py")):
                     records: list[Any] = [content]
                 else:
                     records = content.splitlines() if file.endswith(".jsonl") else list(json.loads(content))
@@ -265,7 +294,7 @@ def read_source(source: LabeledSource, files: Files) -> tuple[list[LabeledRollou
                 raise SourceUnreadable(f"{file} is not a JSON list") from error
             for number, record in enumerate(records, start=1):
                 try:
-                    if isinstance(record, bytes):
+                    if isinstance(record, bytes) and not file.endswith(".py"):
                         record = read_yaml(record.decode()) if file.endswith(".yaml") else json.loads(record)
                     found += list(source.read(file, record))
                 except (LookupError, TypeError, ValueError, RecursionError) as error:

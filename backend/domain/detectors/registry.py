@@ -1,6 +1,6 @@
 """All detectors: each module of `catalogue` declares one in `SPEC` and implements it in `find`.
 
-Only `metamorphic`, which needs an env server, has no `find`.
+`metamorphic`, which needs an env server, and `unseen_inputs`, which needs a sandbox, have no `find`.
 """
 
 import importlib

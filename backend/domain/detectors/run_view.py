@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
+from backend.domain.detectors.learned_model import LearnedModel
 from backend.domain.detectors.spec import MAX_SPANS, SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, Mark
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import Ranges, declared_ranges
@@ -37,6 +38,15 @@ MOST_KNOWN = 500_000
 """Trigrams of a run that are kept."""
 _WORD = re.compile(r"[a-z]{4,}")
 _TOKEN = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
+
+
+def oracle_grades(values: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the grades of oracles among columns and metrics: those named so (`SECOND_GRADES`), without a weight."""
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if name.startswith(SECOND_GRADES) and not weights.get(name) and isinstance(value, int | float)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,8 @@ class EnvironmentContext:
     base: Mapping[str, BaseTask] = field(default_factory=dict)
     second: SecondVerifier | None = None
     """The other version that judged rollouts of the run."""
+    learned: Mapping[str, LearnedModel] = field(default_factory=dict)
+    """Models trained on verdicts, by environment; under "" that of a run on one."""
     has_steps: bool = True
     """True for training runs. Evaluations come in batches, which are not steps."""
 
@@ -131,16 +143,8 @@ class RolloutRow:
         return replace(self, reward=self.second_reward, columns=self.second_columns).meets(rule)
 
     def second_grade(self, context: EnvironmentContext) -> float | None:
-        """Return the mean grade by oracles, judges and a second verifier, usually from 0 to 1. None without one.
-
-        An oracle is a metric, or a column without a weight, that is named so (`SECOND_GRADES`).
-        """
-        known = {**self.metrics, **self.columns}
-        grades = [
-            float(value)
-            for name, value in known.items()
-            if name.startswith(SECOND_GRADES) and not context.weights.get(name) and isinstance(value, int | float)
-        ]
+        """Return the mean grade by oracles, judges and a second verifier, usually from 0 to 1. None without one."""
+        grades = list(oracle_grades({**self.metrics, **self.columns}, context.weights).values())
         if self.judge_score is not None:
             grades.append(self.judge_score)
         if (has_passed := self.passes_second(context)) is not None:

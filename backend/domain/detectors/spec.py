@@ -58,6 +58,8 @@ class Need(StrEnum):
     SECOND_GRADE = "second_grade"
     """A metric, or a column without a weight, named `oracle…`, `gold…`, `truth…`, `true_…` or `hidden…`; a judge's
     score; or the same rollouts scored by another version of the reward."""
+    VERDICTS = "verdicts"
+    """A model trained on verdicts: enough hacks and honest rollouts that people reviewed in the environment."""
     REPLAY = "replay"
     """An env server that scores altered replies. Only on demand."""
     SANDBOX = "sandbox"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import TypeVar
 
-from backend.domain.review.judged_curve import Proportion, wilson
+from backend.domain.statistics import Proportion, wilson
 
 TARGET_PRECISION = 0.8
 """The suggested cut-off is the lowest one that reaches this precision."""

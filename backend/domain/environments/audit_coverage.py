@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backend.domain.review.judged_curve import wilson
+from backend.domain.statistics import wilson
 
 _PARTS = {
     "wrong_answers_lose": ("killed", "played", "wrong answers lose"),

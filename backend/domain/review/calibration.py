@@ -55,6 +55,24 @@ class ReviewedShare:
         hits = self.share * self.count
         return dice.beta(hits + PRIOR, max(0.0, self.count - hits) + PRIOR, DRAWS)
 
+    @property
+    def value(self) -> float:
+        return self.share
+
+    @property
+    def low(self) -> float:
+        """Limit of its 95% interval."""
+        from scipy.special import betaincinv
+
+        hits = self.share * self.count
+        limit = betaincinv(hits + PRIOR, max(0.0, self.count - hits) + PRIOR, (1 - CONFIDENCE) / 2)
+        return min(self.share, float(limit))
+
+    @property
+    def high(self) -> float:
+        """Limit of its 95% interval."""
+        return 1 - ReviewedShare(1 - self.share, self.count).low
+
 
 def weigh(verdicts: Iterable[tuple[bool, float]]) -> ReviewedShare | None:
     """Return the share of hits among `(is_hit, weight)`; None without any. A weight is 1 / chance, times an amount."""

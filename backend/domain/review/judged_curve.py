@@ -22,41 +22,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from statistics import NormalDist
 
 from backend.domain.review.calibration import ReviewedShare, Stratum, predict, weigh
-from backend.domain.statistics import CONFIDENCE
 
-_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 NEAREST = 30
 """Number of judged episodes nearest to a step from which its share of hacks is taken, plus equally near ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proportion:
-    """A share of a sample with Wilson's 95% limits; of an empty sample from 0 to 1."""
-
-    found: int
-    looked_at: int
-    low: float = 0.0
-    high: float = 1.0
-
-    @property
-    def value(self) -> float | None:
-        return self.found / self.looked_at if self.looked_at else None
-
-
-@lru_cache(4096)
-def wilson(found: int, looked_at: int) -> Proportion:
-    """(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n), Wilson 1927. In closed form: the import of scipy.stats takes
-    longer than a page may."""
-    if not looked_at:
-        return Proportion(0, 0)
-    share, squared = found / looked_at, _Z**2 / looked_at
-    reach = _Z * math.sqrt(share * (1 - share) / looked_at + squared / (4 * looked_at))
-    low, high = (share + squared / 2 - reach) / (1 + squared), (share + squared / 2 + reach) / (1 + squared)
-    return Proportion(found, looked_at, low if found else 0.0, high if found < looked_at else 1.0)
 
 
 @dataclass(frozen=True, slots=True)

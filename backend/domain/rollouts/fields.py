@@ -1,6 +1,7 @@
 """The fields of a rollout, each declared once: filters, sort orders, table columns, JSON values and exports follow.
 
-To add a stored number: a column in `backend.rollouts.tables`, an entry in `FIELDS`, and the code that fills it.
+To add a stored number: a column in `backend.rollouts.tables`, a value in `domain.rollouts.rollout`, an entry in
+`AFTER_REWARDS`, and the code that measures it. "Add a rollout field" in CONTRIBUTING.md has the steps.
 """
 
 from collections.abc import Mapping

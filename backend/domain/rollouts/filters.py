@@ -110,10 +110,6 @@ class FilterToken:
     """`and`, `or`, `not`, `in` or `has`, in lower case."""
 
 
-def quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 def field_name(family: str, name: str) -> str:
     """The name of a field of a family, quoted if needed: `judge.strict`, `judge."strict one"`."""
     return f"{family}.{name}" if re.fullmatch(r"[\w.-]+", name) else f'{family}."{name.replace(chr(34), "")}"'

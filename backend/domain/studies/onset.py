@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from backend.domain.review.judged_curve import Proportion, wilson
+from backend.domain.statistics import Proportion, wilson
 
 ALPHA = 0.01
 """One-sided level of each test. A study makes about log2(checkpoints) + 3 tests."""

@@ -39,7 +39,7 @@ def test_a_draft_is_tried_mended_and_tried_again(page: Page, name: str) -> None:
     page.evaluate("text => document.querySelector('[data-editor]').editor.setValue(text, -1)", sound)
     panel.get_by_role("button", name="Replay on what is saved now").click()  # which saves first
     expect(panel.locator(".transcript .earned")).to_be_visible(timeout=WORK_MS)
-    panel.get_by_role("button", name="Let gold play").click()
+    panel.get_by_role("button", name="Let gold play").click(timeout=WORK_MS)
     expect(panel).to_contain_text("the episode has ended", timeout=WORK_MS)
 
 

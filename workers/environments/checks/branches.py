@@ -7,8 +7,8 @@ from itertools import chain, zip_longest
 
 from backend.domain.environments.branches import Branch, described, grader_branches, read_sources
 from backend.domain.errors import RolloutError, SandboxError
-from backend.domain.review.judged_curve import wilson
 from backend.domain.rollouts.rollout import Rollout
+from backend.domain.statistics import wilson
 from workers.environments.checks.base import (
     TOLERANCE,
     Check,

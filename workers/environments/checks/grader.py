@@ -26,9 +26,8 @@ from backend.domain.environments.programs import (
     wrong_programs,
 )
 from backend.domain.environments.prompts import parse_reply, write_reply
-from backend.domain.review.judged_curve import wilson
 from backend.domain.rollouts.rollout import Rollout, TaskSpec, weighted_reward
-from backend.domain.statistics import estimate_mean
+from backend.domain.statistics import estimate_mean, wilson
 from backend.domain.text import JsonObject
 from workers.environments.checks.base import (
     TOLERANCE,

@@ -9,9 +9,8 @@ import orjson
 from backend.domain.environments.answers import secret_values
 from backend.domain.environments.prompts import parse_reply, render_observation
 from backend.domain.results.pass_at_k import REWARD, default_rule
-from backend.domain.review.judged_curve import wilson
 from backend.domain.rollouts.rollout import CANARY, Rollout
-from backend.domain.statistics import TIE
+from backend.domain.statistics import TIE, wilson
 from backend.domain.vocabulary import CheckStatus, Split
 from workers.environments.checks.base import (
     TOLERANCE,

@@ -21,7 +21,7 @@ from backend.domain.detectors.spec import (
     ThresholdSpec,
     ThresholdValues,
 )
-from backend.domain.review.judged_curve import wilson
+from backend.domain.statistics import wilson
 from backend.domain.vocabulary import Severity
 
 SPEC = DetectorSpec(
