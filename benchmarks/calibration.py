@@ -8,11 +8,15 @@ Cells are prevalence × sensitivity and specificity × numbers of verdicts. `equ
 reviewers judge a simple random sample of the flagged and of the unflagged ones. `unequal chances`: the amounts
 are rewards, and a rollout's chance is proportional to a guess of its contribution to the variance (`by reward`) or
 unrelated to it (`at random`). `Rogan-Gladen`: sensitivity and specificity are measured on other rollouts.
+
+The lowest of many simulated coverages is low by chance alone. So the cells that come out lowest are simulated again,
+with other random numbers and more runs, and the worst cell is the lowest of these.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +26,8 @@ from benchmarks.harness import Measure, Options
 REPEATS = 1
 RUNS = 200
 """Simulated runs per cell."""
+SUSPECTS, AGAIN = 6, 2000
+"""Cells that are simulated again, and runs of each."""
 ROLLOUTS = 2000
 PREVALENCES = (0.02, 0.05, 0.1, 0.2, 0.5, 0.8)
 QUALITIES = ((0.6, 0.9), (0.8, 0.8), (0.9, 0.95), (0.95, 0.99), (0.99, 0.99))
@@ -29,45 +35,51 @@ QUALITIES = ((0.6, 0.9), (0.8, 0.8), (0.9, 0.95), (0.95, 0.99), (0.99, 0.99))
 VERDICTS = ((10, 20), (20, 20), (30, 60), (100, 100))
 """Of flagged and of unflagged rollouts; for Rogan-Gladen, on hacks and on honest rollouts."""
 
+PEER = "Rogan-Gladen, Lang and Reiczigel"
+
 Outcome = tuple[Corrected, float]
 """A corrected rate and the true one."""
+Cell = tuple[float, float, float, int, int]
+"""Prevalence, sensitivity, specificity, and numbers of verdicts."""
+Design = Callable[[np.random.Generator, float, float, float, int, int], Outcome]
 
 
 def measure(options: Options) -> Iterator[Measure]:
-    runs = options.size(RUNS, 40)
-    cells = list(itertools.product(PREVALENCES, QUALITIES, VERDICTS))
-    worst_of_all, everything = [], []
-    designs: dict[str, Callable[..., Outcome]] = {
+    runs, again = options.size(RUNS, 40), options.size(AGAIN, 100)
+    cells = [(p, *quality, *verdicts) for p, quality, verdicts in itertools.product(PREVALENCES, QUALITIES, VERDICTS)]
+    everything: list[float] = []
+    worst_of_all = []
+    designs: dict[str, Design] = {
         "equal chances": equal_chances,
-        "unequal chances, by reward": lambda *cell: unequal_chances(*cell, by_reward=True),
-        "unequal chances, at random": lambda *cell: unequal_chances(*cell, by_reward=False),
+        "unequal chances, by reward": partial(unequal_chances, by_reward=True),
+        "unequal chances, at random": partial(unequal_chances, by_reward=False),
         "Rogan-Gladen": measured_elsewhere,
-        "Rogan-Gladen, Lang and Reiczigel": lang_reiczigel,
+        PEER: lang_reiczigel,
     }
     for number, (name, design) in enumerate(designs.items()):
         dice = np.random.default_rng(number)
-        coverage, widths = [], []
-        for prevalence, quality, verdicts in cells:
-            outcomes = [design(dice, prevalence, *quality, *verdicts) for _ in range(runs)]
-            held = [rate.low - 1e-9 <= truth <= rate.high + 1e-9 for rate, truth in outcomes]
-            assert all(0 <= rate.low <= rate.value <= rate.high <= 1 for rate, _ in outcomes)
-            coverage.append(100 * float(np.mean(held)))
-            widths.append(100 * float(np.mean([rate.high - rate.low for rate, _ in outcomes])))
-        place = int(np.argmin(coverage))
-        prevalence, (sensitivity, specificity), verdicts = cells[place]
-        where = (
-            f"prevalence {prevalence:g}, sensitivity {sensitivity:g}, specificity {specificity:g}, {verdicts} verdicts"
-        )
-        yield Measure(
-            f"{name}: pooled coverage", "%", [float(np.mean(coverage))], note=f"{len(cells)} cells × {runs} runs"
-        )
-        yield Measure(f"{name}: worst cell", "%", [coverage[place]], note=where)
+        simulated = [simulate(design, dice, cell, runs) for cell in cells]
+        suspects = sorted(zip(simulated, cells, strict=True))[:SUSPECTS]
+        worst, cell = min((simulate(design, dice, cell, again)[0], cell) for _, cell in suspects)
+        where = "prevalence {:g}, sensitivity {:g}, specificity {:g}, {} and {} verdicts".format(*cell)
+        coverage, widths = zip(*simulated, strict=True)
+        pooled = f"{len(cells)} cells × {runs} runs"
+        yield Measure(f"{name}: pooled coverage", "%", [float(np.mean(coverage))], note=pooled)
+        yield Measure(f"{name}: worst cell", "%", [worst], note=f"{where}; {again} runs")
         yield Measure(f"{name}: mean width", "points", [float(np.mean(widths))])
-        if name != "Rogan-Gladen, Lang and Reiczigel":
+        if name != PEER:
             everything += coverage
-            worst_of_all.append(coverage[place])
+            worst_of_all.append(worst)
     yield Measure("all corrected intervals: pooled coverage", "%", [float(np.mean(everything))], note="target 95 ± 1")
-    yield Measure("all corrected intervals: worst cell", "%", [min(worst_of_all)])
+    yield Measure("all corrected intervals: worst cell", "%", [min(worst_of_all)], note="target at least 94")
+
+
+def simulate(design: Design, dice: np.random.Generator, cell: Cell, runs: int) -> tuple[float, float]:
+    """Return the share of intervals that contain the truth, in percent, and their mean width in points."""
+    outcomes = [design(dice, *cell) for _ in range(runs)]
+    assert all(0 <= rate.low <= rate.value <= rate.high <= 1 for rate, _ in outcomes)
+    held = [rate.low - 1e-9 <= truth <= rate.high + 1e-9 for rate, truth in outcomes]
+    return 100 * float(np.mean(held)), 100 * float(np.mean([rate.high - rate.low for rate, _ in outcomes]))
 
 
 def equal_chances(

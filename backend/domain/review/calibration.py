@@ -11,18 +11,23 @@ Inference, arXiv:2311.01453; Cochran 1977, Sampling Techniques, §5A.9). h_s is 
 (Hájek 1971), so choosing rollouts that are expected to matter more does not bias it (Zrnic and Candès 2024, Active
 Statistical Inference, arXiv:2403.03208).
 
-Its interval predicts the unreviewed rollouts: h_s is drawn from Beta(n h + 1/3, n (1 − h) + 1/3), the hits among m
-unreviewed from Binomial(m, h_s), and the limits are the 2.5% and 97.5% quantiles of the sum. n = (Σw)² / Σw² is the
-effective number of verdicts (Kish 1965, Survey Sampling, §11.7), and m that of the unreviewed. The prior is Kerman's
-(2011, Neutral noninformative and informative conjugate beta and gamma prior distributions, Electronic Journal of
-Statistics 5, 1450); prediction by a posterior is Ghosh and Meeden's (1997, Bayesian Methods for Finite Population
-Sampling). Unlike normal limits, it holds with few verdicts, and it cannot leave [0, 1].
+Its interval predicts the unreviewed rollouts. With x = n h_s hits among n verdicts, the share has two confidence
+distributions: Beta(x + a, n − x + 1 − a) for the lower limit and Beta(x + 1 − b, n − x + b) for the upper one, where a
+= 0.45 min(1, x) and b = 0.45 min(1, n − x). With 0 for 0.45, these give the exact limits of Clopper and Pearson (1934,
+Biometrika 26, 404), which cover too often; with ½, those of Jeffreys' prior, except that no hit has the lower limit 0
+and no miss the upper limit 1 (Brown, Cai and DasGupta 2001, Statistical Science 16, 101), which cover too rarely. The
+hits among m unreviewed are drawn from Binomial(m, share). The lower limit is the 2.5% quantile of the sum over strata
+of lower draws, the upper one the 97.5% quantile of upper draws: melding (Fay, Proschan and Brittain 2015, Biometrics
+71, 146), with an effective number of verdicts as in Bayer, Fay and Graubard (2023, Confidence Intervals for Prevalence
+Estimates from Complex Surveys with Imperfect Assays, arXiv:2205.13494). It is n = (Σw)² / Σw² (Kish 1965, Survey
+Sampling, §11.7), and m that of the unreviewed. Unlike normal limits, these hold with few verdicts and stay in [0, 1].
 
 **Rogan–Gladen.** Without verdicts on the run itself, but with sensitivity and specificity known from verdicts on other
 runs, the apparent rate p is corrected to (p + specificity − 1) / (sensitivity + specificity − 1) (Rogan and Gladen
-1978, American Journal of Epidemiology 107, 71). Its limits are the quantiles of the same expression over draws of all
-three shares from such posteriors. Lang and Reiczigel's (2014, Preventive Veterinary Medicine 113, 13) adjusted limits
-are wider: in `benchmarks/calibration.py` they cover 98% rather than 95%.
+1978, American Journal of Epidemiology 107, 71). It rises with p and specificity and falls with sensitivity, so its
+lower limit is a quantile over lower draws of p and specificity and upper draws of sensitivity, and vice versa. Draws
+that are no better than chance count as 0 or 1. Lang and Reiczigel's (2014, Preventive Veterinary Medicine 113, 13)
+adjusted limits are wider: `benchmarks/calibration.py` shows both.
 """
 
 from __future__ import annotations
@@ -38,8 +43,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-PRIOR = 1 / 3
-"""Both parameters of the prior of a share."""
+SPLIT = 0.45
+"""Between the exact limits (0) and those of Jeffreys' prior (½)."""
 DRAWS = 2000
 """Draws from the posterior, with a fixed seed."""
 
@@ -51,9 +56,14 @@ class ReviewedShare:
     share: float
     count: float
 
-    def draw(self, dice: np.random.Generator) -> NDArray[np.float64]:
-        hits = self.share * self.count
-        return dice.beta(hits + PRIOR, max(0.0, self.count - hits) + PRIOR, DRAWS)
+    def draw(self, dice: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return draws from the lower and from the upper confidence distribution. No lower one is above its upper."""
+        hits, misses = self.share * self.count, max(0.0, (1 - self.share) * self.count)
+        at_low, at_high = SPLIT * min(1.0, hits), SPLIT * min(1.0, misses)
+        shapes = hits + at_low, 1 - at_low - at_high, misses + at_high
+        below, between, above = (dice.standard_gamma(shape, DRAWS) for shape in shapes)
+        total = below + between + above
+        return below / total, (below + between) / total
 
     @property
     def value(self) -> float:
@@ -65,8 +75,10 @@ class ReviewedShare:
         from scipy.special import betaincinv
 
         hits = self.share * self.count
-        limit = betaincinv(hits + PRIOR, max(0.0, self.count - hits) + PRIOR, (1 - CONFIDENCE) / 2)
-        return min(self.share, float(limit))
+        if not hits:
+            return 0.0
+        shape = hits + SPLIT * min(1.0, hits)
+        return min(self.share, float(betaincinv(shape, self.count + 1 - shape, (1 - CONFIDENCE) / 2)))
 
     @property
     def high(self) -> float:
@@ -118,7 +130,7 @@ def predict(strata: Sequence[Stratum], known: float = 0.0) -> Corrected:
     import numpy as np
 
     dice = np.random.default_rng(0)
-    value, unknown, draws = known, 0.0, np.zeros(DRAWS)
+    value, unknown, lower, upper = known, 0.0, np.zeros(DRAWS), np.zeros(DRAWS)
     for stratum in strata:
         most = stratum.rest if stratum.unreviewed is None else stratum.unreviewed
         if most <= 0.0:
@@ -127,11 +139,12 @@ def predict(strata: Sequence[Stratum], known: float = 0.0) -> Corrected:
             unknown += most
             continue
         size = max(1, round(stratum.rest_count))
-        hits = stratum.rest * dice.binomial(size, stratum.evidence.draw(dice)) / size
-        draws += np.clip(hits - stratum.found, 0.0, most)
+        for draws, shares in zip((lower, upper), stratum.evidence.draw(dice), strict=True):
+            hits = stratum.rest * dice.binomial(size, shares) / size
+            draws += np.clip(hits - stratum.found, 0.0, most)
         value += min(most, max(0.0, stratum.rest * stratum.evidence.share - stratum.found))
-    low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Corrected(value, min(value, known + float(low)), max(value, known + float(high) + unknown))
+    low, high = _limits(lower, upper)
+    return Corrected(value, min(value, known + low), max(value, known + high + unknown))
 
 
 def rogan_gladen(positive: int, count: int, sensitivity: ReviewedShare, specificity: ReviewedShare) -> Corrected | None:
@@ -142,12 +155,23 @@ def rogan_gladen(positive: int, count: int, sensitivity: ReviewedShare, specific
     if youden <= 0.0 or not count:
         return None
     dice = np.random.default_rng(0)
-    apparent, true, false = (
+    (apparent_low, apparent_high), (true_low, true_high), (false_low, false_high) = (
         each.draw(dice) for each in (ReviewedShare(positive / count, count), sensitivity, specificity)
     )
-    informed = true + false - 1
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rates = np.where(informed > 0, (apparent + false - 1) / informed, dice.integers(0, 2, DRAWS))
-    low, high = np.quantile(np.clip(rates, 0.0, 1.0), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+
+    def rates(
+        apparent: NDArray[np.float64], true: NDArray[np.float64], false: NDArray[np.float64], unknown: float
+    ) -> NDArray[np.float64]:
+        informed = true + false - 1
+        rate = (apparent + false - 1) / np.maximum(informed, 1e-12)
+        return np.where(informed > 0, np.clip(rate, 0.0, 1.0), unknown)
+
+    low, high = _limits(rates(apparent_low, true_high, false_low, 0.0), rates(apparent_high, true_low, false_high, 1.0))
     value = min(1.0, max(0.0, (positive / count + specificity.share - 1) / youden))
-    return Corrected(value, min(value, float(low)), max(value, float(high)))
+    return Corrected(value, min(value, low), max(value, high))
+
+
+def _limits(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> tuple[float, float]:
+    import numpy as np
+
+    return float(np.quantile(lower, (1 - CONFIDENCE) / 2)), float(np.quantile(upper, (1 + CONFIDENCE) / 2))
