@@ -1,7 +1,6 @@
 """Operations on imports: foreign packages that become environments."""
 
 import base64
-import binascii
 import uuid
 
 from sqlalchemy.orm import Session
@@ -40,7 +39,7 @@ def start_import(session: Session, actor: Actor, request: schemas.StartImport) -
         raise InvalidInput(fields={"archive": "Give the package as a zip in Base64."})
     try:
         archive = base64.b64decode(request.archive or "", validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # also of text that is not ASCII
         raise InvalidInput(fields={"archive": "The archive is not valid Base64."}) from error
     row = imports.start_import(session, actor, request, archive, request.source)
     return get_import(session, actor, row.id)

@@ -49,6 +49,11 @@ def test_what_is_no_text_is_carried_and_restored():
         }
 
 
+@pytest.mark.parametrize("text", ["Maße", "===="])
+def test_a_text_file_that_is_named_like_a_binary_one_stays_text(text: str):
+    assert file_as_bytes("notes.md.base64", text) == ("notes.md.base64", text.encode())
+
+
 def test_it_refuses_a_package_without_a_manifest():
     with pytest.raises(PackageInvalid, match=r"openenv\.yaml"):
         check_files({"a.py": ""})

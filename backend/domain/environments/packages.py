@@ -4,7 +4,6 @@ The sandbox imports this module too, with the standard library and `zips` only.
 """
 
 import base64
-import binascii
 import hashlib
 import io
 import re
@@ -128,6 +127,6 @@ def file_as_bytes(path: str, text: str) -> tuple[str, bytes]:
     if path.endswith(BINARY_SUFFIX):
         try:
             return path.removesuffix(BINARY_SUFFIX), base64.b64decode("".join(text.split()), validate=True)
-        except binascii.Error:
+        except ValueError:  # also of text that is not ASCII
             pass  # a text file with this suffix
     return path, text.encode()

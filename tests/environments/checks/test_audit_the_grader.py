@@ -58,4 +58,6 @@ async def test_an_import_that_names_its_answers_is_checked_like_a_package_with_s
     assert "<door> tags earns 1.25" in results["answers_known"].evidence
     not_for_one_turn = {"repeats_in_range", "repetition_pays_less", "levels_monotone", "canaries_unsolvable"}
     without_files = {"fixtures_hold", "judged_fixtures_hold"}
-    assert {name for name, result in results.items() if not result.applies} == not_for_one_turn | without_files
+    without_recorder = {"branches_executed"}  # `look_at` starts no server that records branches
+    not_applied = {name for name, result in results.items() if not result.applies}
+    assert not_applied == not_for_one_turn | without_files | without_recorder

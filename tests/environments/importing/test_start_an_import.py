@@ -1,7 +1,9 @@
 """Uploading a package by page and by JSON: accepted files, refusals, and stored rows."""
 
 import base64
+import json
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -53,6 +55,14 @@ def test_a_bad_zip_leaves_nothing(session: Session, client_for: ClientFor):
     assert "It holds" not in answer.text
     assert author.post("/imports", data={"kind": "zip"}).status_code == 422
     assert session.scalars(select(EnvironmentImport)).all() == []
+
+
+@pytest.mark.parametrize("archive", ["UEsDB", "Maße", "\ud800"])
+def test_an_archive_that_is_no_base64_is_refused(author: TestClient, archive: str) -> None:
+    body = json.dumps({"kind": "zip", "archive": archive, "source": "doors.zip"})
+    answer = author.post("/api/v1/imports", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert "not valid Base64" in answer.json()["fields"]["archive"]
 
 
 def test_only_authors_import(client_for: ClientFor):
