@@ -7,10 +7,11 @@ import pytest
 from backend.domain.environments.fixtures import Fixture, FixtureKind, exploit_fixture, read_fixture, write_fixture
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.runs.plans import Sampling
+from backend.domain.training.examples import estimate_tokens
 from backend.environments.library import load_package
 from tests.environments.checks.bent import bent_again
 from tests.library.conftest import Serve, serve
-from tests.policies.endpoint import KEY, Answer, FakeEndpoint, completion, error, hang, raw, serving
+from tests.policies.endpoint import KEY, Answer, FakeEndpoint, completion, error, hang, json, raw, serving
 from workers.environments.checks.subject import CheckSubject
 from workers.environments.red_team import ATTACKER_TASKS, LLM_TOKENS, ExploitSearch, attack_with_llm
 from workers.policies.openai_api import Endpoint, OpenAiPolicy
@@ -96,8 +97,10 @@ async def test_an_endpoint_that_does_not_answer_costs_no_more_than_its_share_of_
 
 
 async def test_no_request_is_made_that_might_exceed_the_token_budget(serve: Serve) -> None:
-    search, endpoint = await attacked(serve, completion("<reversed>please</reversed>"), tokens=600)
+    """The endpoint does not say what a reply took, so that each counts with the most that it may take."""
+    message = {"content": "<reversed>please</reversed>"}
+    silent = json({"id": "c", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
+    search, endpoint = await attacked(serve, silent, tokens=600)
     assert 1 <= len(endpoint.bodies) < ATTACKER_TASKS
-    most = max(sum(len(each["content"]) for each in body["messages"]) for body in endpoint.bodies) // 4
-    assert len(endpoint.bodies) * (most + endpoint.bodies[0]["max_tokens"]) <= 700
+    assert sum(estimate_tokens(body["messages"]) + body["max_tokens"] for body in endpoint.bodies) <= 600
     assert "The token budget ended first" in search.notes[0]
