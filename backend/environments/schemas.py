@@ -238,7 +238,7 @@ class AuditCoverageResponse(Response):
     shares: list[CoverageShareResponse]
     """Wrong answers that lose, right answers that keep the reward, branches of the grader that are executed."""
     score: float | None
-    """Geometric mean of the shares. Null unless all three were measured."""
+    """Geometric mean of the shares. Null unless all three were measured, each on at least four."""
     low: float | None
     """Limits of the score's 95% interval."""
     high: float | None

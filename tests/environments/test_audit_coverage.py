@@ -48,6 +48,12 @@ def test_there_is_no_score_without_one_of_the_shares() -> None:
     assert (found.score, len(found.shares)) == (None, 2)
 
 
+def test_one_branch_that_is_not_executed_is_shown_and_does_not_make_the_score_zero() -> None:
+    found = coverage((9, 10), (10, 10), (0, 1))
+    assert found is not None
+    assert (found.score, found.low, len(found.shares)) == (None, None, 3)
+
+
 def test_the_interval_covers_the_score_of_independent_samples() -> None:
     chance, rates, sizes = random.Random(1), (0.95, 0.9, 0.75), (120, 40, 60)
     truth, hits = prod(rates) ** (1 / 3), 0

@@ -28,6 +28,10 @@ _PARTS = {
 }
 
 
+FEWEST = 4
+"""A share of fewer is shown, but says too little for a score: a thin wrapper of a library's grader has one branch."""
+
+
 @dataclass(frozen=True, slots=True)
 class CoverageShare:
     """One of the three shares, with its 95% interval."""
@@ -47,7 +51,7 @@ class AuditCoverage:
     shares: tuple[CoverageShare, ...]
     """All shares that were measured."""
     score: float | None
-    """Null unless all three were measured."""
+    """Null unless all three were measured, each on at least `FEWEST`."""
     low: float | None
     high: float | None
 
@@ -68,7 +72,7 @@ def audit_coverage(results: Sequence[Mapping[str, object]]) -> AuditCoverage | N
             )
     if not shares:
         return None
-    if len(shares) < len(_PARTS):
+    if len(shares) < len(_PARTS) or any(each.total < FEWEST for each in shares):
         return AuditCoverage(tuple(shares), None, None, None)
     high = math.prod(each.high for each in shares) ** (1 / 3)
     if not all(each.found for each in shares):  # a logarithm of 0: the largest score that the limits allow
