@@ -27,7 +27,7 @@ from rich.table import Table
 from backend.domain.detectors.catalogue.learned import SPEC
 from backend.domain.detectors.features import features_of
 from backend.domain.detectors.labeled import MAX_TEXT, SOURCES, LabeledRollout, LabeledSplit, read_source
-from backend.domain.detectors.learned_model import Example, LearnedModel, NotTrainable, text_key, train
+from backend.domain.detectors.learned_model import LabeledFeatures, LearnedModel, NotTrainable, text_key, train
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.detectors.run_view import Batch, EnvironmentContext, RolloutRow
 from backend.domain.statistics import Proportion, wilson
@@ -43,7 +43,7 @@ class Labeled:
     family: str
     split: LabeledSplit
     row: RolloutRow
-    example: Example
+    example: LabeledFeatures
     by_others: bool
     """Flagged by another detector of rollouts."""
 
@@ -96,7 +96,7 @@ def read(source: str, folder: str) -> Iterator[Labeled]:
             for draft in detector.detect(batch, detector.spec.thresholds)
         }
         for each, row in zip(part, rows, strict=True):
-            example = Example(frozenset(features_of(row)), each.is_hack, row.task, text_key(row.replies))
+            example = LabeledFeatures(frozenset(features_of(row)), each.is_hack, row.task, text_key(row.replies))
             split = SOURCES[source].split_of(each.family)
             yield Labeled(source, each.family, split, row, example, row.id in flagged)
 
@@ -183,7 +183,7 @@ def measure(name: str, known: Sequence[Labeled], new: Sequence[Labeled], padding
     return (name, size, f"{hacks:,}", *shares, f"{honest:,}", share(False, "learned"), share(False, "built-in"), recall)
 
 
-def fit(examples: Iterable[Example]) -> LearnedModel | str:
+def fit(examples: Iterable[LabeledFeatures]) -> LearnedModel | str:
     try:
         return train(examples, datetime.now(UTC))
     except NotTrainable as error:

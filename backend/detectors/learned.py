@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +71,14 @@ def reviewed_rollouts() -> Select[*tuple[Any, ...]]:
     )
 
 
-def verdict_counts(session: Session) -> dict[uuid.UUID, VerdictCounts]:
-    """By environment."""
-    rows = reviewed_rollouts().subquery()
+def verdict_counts(
+    session: Session, environment_ids: Collection[uuid.UUID] | None = None
+) -> dict[uuid.UUID, VerdictCounts]:
+    """By environment: all that have verdicts, or those of the given ones."""
+    reviewed = reviewed_rollouts()
+    if environment_ids is not None:
+        reviewed = reviewed.where(EnvironmentVersion.environment_id.in_(environment_ids))
+    rows = reviewed.subquery()
     is_hack = rows.c.verdict == str(Verdict.HACK)
     statement = select(rows.c.environment_id, func.count().filter(is_hack), func.count().filter(~is_hack))
     return {
@@ -84,7 +89,7 @@ def verdict_counts(session: Session) -> dict[uuid.UUID, VerdictCounts]:
 
 def is_due(session: Session, environment_id: uuid.UUID) -> bool:
     """Whether there are enough verdicts to train a detector, and many that the last one has not seen."""
-    counts = verdict_counts(session).get(environment_id, VerdictCounts())
+    counts = verdict_counts(session, [environment_id]).get(environment_id, VerdictCounts())
     settings = queries.active_settings_for(session, environment_id)[SPEC.id]
     if counts.missing(settings) or not settings.enabled:
         return False
@@ -131,11 +136,11 @@ def models_of(session: Session, environments: Mapping[str, uuid.UUID]) -> dict[s
 
 def start_training(session: Session, actor: Actor, environment: Environment) -> LearnedDetectorResponse:
     """Queue the training, or return the queued training. Raises TooFewVerdicts."""
-    counts = verdict_counts(session).get(environment.id, VerdictCounts())
+    counts = verdict_counts(session, [environment.id]).get(environment.id, VerdictCounts())
     if missing := counts.missing(queries.active_settings_for(session, environment.id)[SPEC.id]):
         raise TooFewVerdicts(f"The learned detector of {environment.name} cannot be trained. {missing}")
     job = _newest_jobs(session, [environment.id]).get(environment.id)
-    if job is None or job.status in {JobStatus.DONE, JobStatus.FAILED}:
+    if job is None or job.status.is_over:
         arguments = {"environment": str(environment.id), "person": str(actor.person_id) if actor.person_id else None}
         enqueue(session, TRAIN_DETECTOR_JOB, queue=Queue.CPU, arguments=arguments)
     return get(session, environment)
@@ -160,7 +165,7 @@ def _responses(session: Session, environments: Sequence[Environment]) -> list[Le
     ids = [each.id for each in environments]
     if not ids:
         return []
-    reviewed = verdict_counts(session)
+    reviewed = verdict_counts(session, ids)
     settings = queries.settings_of(session, SPEC.id)
     jobs = _newest_jobs(session, ids)
     known = {
@@ -185,7 +190,7 @@ def _responses(session: Session, environments: Sequence[Environment]) -> list[Le
             missing = (
                 "No hack with a verdict differs enough from the honest rollouts. More verdicts of both kinds help."
             )
-        is_finished = job is None or job.status in {JobStatus.DONE, JobStatus.FAILED}
+        is_finished = job is None or job.status.is_over
         has_failed = job is not None and job.status is JobStatus.FAILED
         found.append(
             LearnedDetectorResponse(

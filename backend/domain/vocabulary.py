@@ -72,6 +72,10 @@ class JobStatus(StrEnum):
     DONE = "done"
     FAILED = "failed"
 
+    @property
+    def is_over(self) -> bool:
+        return self in {JobStatus.DONE, JobStatus.FAILED}
+
 
 class Phase(StrEnum):
     """Purpose of a rollout."""

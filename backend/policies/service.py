@@ -20,7 +20,7 @@ from backend.domain.addresses import port_of
 from backend.domain.ids import new_id
 from backend.domain.policies.connections import ConnectionReport
 from backend.domain.policies.prices import Limits, Price
-from backend.domain.vocabulary import JobStatus, PolicyKind, Queue
+from backend.domain.vocabulary import PolicyKind, Queue
 from backend.errors import Conflict, InvalidInput
 from backend.policies.schemas import PRESETS, CreatePolicy, PolicySettings, UpdatePolicy
 from backend.policies.tables import Policy
@@ -255,7 +255,7 @@ def start_connection_test(session: Session, actor: Requester, policy: Policy) ->
     if policy.kind is not PolicyKind.OPENAI_API:
         raise NoConnectionToTest(f"{policy.name} has no connection to test: only a model endpoint has one.")
     latest = _latest_test_job(session, policy)
-    if latest is not None and latest.status in {JobStatus.QUEUED, JobStatus.LEASED}:
+    if latest is not None and not latest.status.is_over:
         return latest
     job = enqueue(session, TEST_JOB, queue=Queue.CPU, arguments={"policy_id": str(policy.id)})
     job.max_attempts = 2

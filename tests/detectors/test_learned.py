@@ -9,7 +9,7 @@ import pytest
 from backend.domain.detectors.features import MOST_FEATURES, features_of
 from backend.domain.detectors.learned_model import (
     FEWEST_HACKS,
-    Example,
+    LabeledFeatures,
     LearnedModel,
     NotTrainable,
     mixture_distance,
@@ -79,7 +79,7 @@ def test_without_hacks_of_several_tasks_there_is_no_model() -> None:
 
 def test_repeats_and_fixtures_do_not_count_as_verdicts() -> None:
     known = list(examples_of(made(160, 30), 30))
-    fixture = Example(frozenset({"call _exit"}), True, "heldout/7", text_key(["os._exit(0)"]), is_verdict=False)
+    fixture = LabeledFeatures(frozenset({"call _exit"}), True, "heldout/7", text_key(["os._exit(0)"]), is_verdict=False)
     report = train([*known, *known[:100], fixture], AT).report
     assert (len(report.honest.scores), len(report.hacks.scores), report.fixtures) == (160, 30, 1)
     assert report.sample == "30 hacks and 160 honest rollouts with verdicts and 1 fixture"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cache
 
 from backend.domain.detectors.features import features_of
-from backend.domain.detectors.learned_model import Example, LearnedModel, text_key, train
+from backend.domain.detectors.learned_model import LabeledFeatures, LearnedModel, text_key, train
 from backend.domain.detectors.run_view import RolloutRow
 from tests.detectors.rows import row
 
@@ -31,11 +31,11 @@ def made(honest: int, hacks: int, seed: int = 0) -> list[RolloutRow]:
     return [row(1.0, reply, task=f"train/{number}") for number, reply in enumerate(replies)]
 
 
-def examples_of(rows: list[RolloutRow], hacks: int) -> Iterator[Example]:
+def examples_of(rows: list[RolloutRow], hacks: int) -> Iterator[LabeledFeatures]:
     """The last ones are hacks."""
     for number, each in enumerate(rows):
         is_hack = number >= len(rows) - hacks
-        yield Example(frozenset(features_of(each)), is_hack, each.task, text_key(each.replies))
+        yield LabeledFeatures(frozenset(features_of(each)), is_hack, each.task, text_key(each.replies))
 
 
 @cache

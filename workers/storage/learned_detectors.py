@@ -13,7 +13,14 @@ from sqlalchemy.orm import Session, joinedload, undefer
 from backend.core.session import transaction
 from backend.detectors import learned
 from backend.domain.detectors.features import features_of
-from backend.domain.detectors.learned_model import MOST_EXAMPLES, Example, LearnedModel, NotTrainable, text_key, train
+from backend.domain.detectors.learned_model import (
+    MOST_EXAMPLES,
+    LabeledFeatures,
+    LearnedModel,
+    NotTrainable,
+    text_key,
+    train,
+)
 from backend.domain.detectors.run_view import RolloutRow
 from backend.domain.environments.fixtures import FixtureKind, read_fixtures
 from backend.domain.environments.manifest import Manifest
@@ -35,7 +42,8 @@ def train_detector(environment_id: uuid.UUID, person: uuid.UUID | None = None) -
     If that is not possible, the reason is stored.
     """
     with transaction() as session:
-        verdicts = learned.verdict_counts(session).get(environment_id, learned.VerdictCounts()).total
+        counts = learned.verdict_counts(session, [environment_id])
+        verdicts = counts.get(environment_id, learned.VerdictCounts()).total
         examples = [*_reviewed(session, environment_id), *_fixtures(session, environment_id)]
     trained: LearnedModel | str
     try:
@@ -57,7 +65,7 @@ def retrain_for_run(run_id: uuid.UUID) -> None:
         train_detector(environment_id)
 
 
-def _reviewed(session: Session, environment_id: uuid.UUID) -> Iterator[Example]:
+def _reviewed(session: Session, environment_id: uuid.UUID) -> Iterator[LabeledFeatures]:
     """Yield rollouts with verdicts, newest first, at most MOST_EXAMPLES of each kind."""
     for verdict, is_hack in learned.KINDS.items():
         chosen = learned.reviewed_rollouts().where(EnvironmentVersion.environment_id == environment_id).subquery()
@@ -82,7 +90,7 @@ def _reviewed(session: Session, environment_id: uuid.UUID) -> Iterator[Example]:
             yield _example(_row(id_, f"{split}/{index}", replies, actions, texts, stop), is_hack)
 
 
-def _fixtures(session: Session, environment_id: uuid.UUID) -> Iterator[Example]:
+def _fixtures(session: Session, environment_id: uuid.UUID) -> Iterator[LabeledFeatures]:
     """Yield the newest version's gold and hack fixtures, and judged ones whose rollout was deleted."""
     newest = (
         select(EnvironmentVersion)
@@ -130,6 +138,6 @@ def _row(
     )
 
 
-def _example(row: RolloutRow, is_hack: bool, *, is_verdict: bool = True) -> Example:
+def _example(row: RolloutRow, is_hack: bool, *, is_verdict: bool = True) -> LabeledFeatures:
     names = frozenset(map(sys.intern, features_of(row)))  # most names occur in many rollouts
-    return Example(names, is_hack, row.task, text_key(row.replies), is_verdict)
+    return LabeledFeatures(names, is_hack, row.task, text_key(row.replies), is_verdict)

@@ -60,7 +60,7 @@ class NotTrainable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class LabeledFeatures:
     """A rollout with a verdict, or a fixture."""
 
     features: Collection[str]
@@ -195,12 +195,12 @@ def upper_limit(found: int, count: int, confidence: float) -> float:
     return high
 
 
-def train(examples: Iterable[Example], trained_at: datetime) -> LearnedModel:
+def train(examples: Iterable[LabeledFeatures], trained_at: datetime) -> LearnedModel:
     """Train on different examples: the same replies to the same task count once per kind. Raises NotTrainable.
 
     Give the newest examples first. At most MOST_EXAMPLES of each kind are used.
     """
-    distinct: dict[tuple[str, str, bool], Example] = {}
+    distinct: dict[tuple[str, str, bool], LabeledFeatures] = {}
     kinds: Counter[bool] = Counter()
     for each in examples:
         key = each.task, each.text, each.is_hack
