@@ -1,7 +1,8 @@
 """Default deny: every route requires a role or is public. Addresses of forms and of 0.1 lead to pages."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from fastapi import FastAPI, Request
 from fastapi.dependencies.models import Dependant
@@ -80,15 +81,21 @@ def page_above(request: Request, *, is_id_malformed: bool = False) -> str | None
     address = request.url.path
     if request.method not in {"GET", "HEAD"} or address.startswith("/api/"):
         return None
-    routes = [(path, methods) for path, methods, _ in guarded_routes(request.app)]
-    pages = {path for path, methods in routes if "GET" in methods}
-    for path in {path for path, _ in routes} - pages:
-        pattern, _, _ = compile_path(path)
+    pages, forms = _pages_and_forms(request.app)
+    for path, pattern in forms.items():
         if is_id_malformed and path.endswith("}"):
             continue
         if match := pattern.match(address):
             return nearest_page(path, pages).format(**match.groupdict())
     return None
+
+
+@lru_cache(maxsize=1)
+def _pages_and_forms(app: FastAPI) -> tuple[frozenset[str], Mapping[str, re.Pattern[str]]]:
+    """Return the paths of the pages, and the patterns of addresses that only take forms, by path."""
+    routes = [(path, methods) for path, methods, _ in guarded_routes(app)]
+    pages = frozenset(path for path, methods in routes if "GET" in methods)
+    return pages, {path: compile_path(path)[0] for path in {path for path, _ in routes} - pages}
 
 
 def nearest_page(path: str, pages: Iterable[str]) -> str:
