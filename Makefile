@@ -22,7 +22,7 @@ DOCS := $(filter-out docs/cli.md docs/settings.md docs/api-operations.md docs/ch
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help client check-client setup demo up test test-all check lint format types imports templates vendor prose docs files commits constraints sbom audit migrations migrate migration bench shots screenshots clean
+.PHONY: help client check-client setup demo up test test-all check lint format types imports templates vendor prose docs files commits constraints sbom audit migrations migrate migration bench gpu-proof shots screenshots clean
 
 help: ## show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ migration: setup ## write a migration for changed models: make migration MESSAGE
 
 bench: setup ## run all benchmarks and print their tables
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
+
+gpu-proof: setup ## train on this machine's GPU in every way that it can, and print a table: make gpu-proof WORKER=gpu
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks gpu $(ARGS)
 
 PAGES ?= / /environments /runs /runs/{training} /policies /evaluations/new /training/new /review /team /settings
 

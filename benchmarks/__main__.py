@@ -45,9 +45,12 @@ BENCHMARKS = (
     "live",
     "startup",
     "training",
+    "gpu",
 )
 NEED_DATA = {"graders"}
 """Benchmarks that need `--data`; without it, they run only by name and say so."""
+ONLY_BY_NAME = {"gpu"}
+"""Benchmarks that are not part of all: most of their parts need a machine with a GPU."""
 LIMIT_SECONDS = 1800
 """Longest time of one benchmark that does not state its own."""
 TOLERANCE = 0.05
@@ -60,7 +63,9 @@ Report = dict[str, Any]
 
 def main() -> int:
     options = _options()
-    names = options.names or [name for name in BENCHMARKS if options.data or name not in NEED_DATA]
+    names = options.names or [
+        name for name in BENCHMARKS if name not in ONLY_BY_NAME and (options.data or name not in NEED_DATA)
+    ]
     if options.list:
         for name in BENCHMARKS:
             console.print(f"{name:13} {summary_of(name)}", highlight=False)

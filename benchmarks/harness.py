@@ -1,6 +1,7 @@
 """Shared parts of the benchmarks: measures, a temporary installation, child processes, users and runs."""
 
 import json
+import math
 import os
 import shutil
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,13 @@ from rich.table import Table
 from backend.core.embedded import Postgres
 from backend.core.session import forget_engine, transaction
 from backend.domain.environments.manifest import Manifest
-from backend.domain.vocabulary import Role, RunKind, RunStatus
+from backend.domain.ids import new_id
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.vocabulary import PolicyKind, Role, RunKind, RunStatus
 from backend.environments.library import load_package
 from backend.environments.service import import_package
 from backend.environments.tables import EnvironmentVersion
+from backend.policies.tables import Policy
 from backend.runs.tables import Run
 from backend.settings import PROJECT_ROOT, get_settings
 from backend.team.tables import Person, WebSession
@@ -72,7 +77,8 @@ class Measure:
 
     @property
     def median(self) -> float:
-        return statistics.median(self.values)
+        """NaN without values: a row that only states, in its note, why nothing was measured."""
+        return statistics.median(self.values) if self.values else math.nan
 
     @property
     def ratio(self) -> float | None:
@@ -219,18 +225,24 @@ def web() -> Iterator[str]:
     server = [sys.executable, "-m", "uvicorn", "backend.app:create_app", "--factory", "--port", str(port)]
     process = subprocess.Popen([*server, "--log-level", "warning"], cwd=PROJECT_ROOT)
     try:
-        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + START_SECONDS
-        while True:
-            with suppress(httpx.TransportError):
-                if httpx.get(f"{url}/healthz").status_code == 200:
-                    break
-            if time.monotonic() > deadline:
-                raise RuntimeError("the application did not start")
-            time.sleep(0.05)
+        url = f"http://127.0.0.1:{port}"
+        wait_for(f"{url}/healthz", process, START_SECONDS)
         yield url
     finally:
         process.kill()
         process.wait()
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait until a server answers. Raises RuntimeError if its process ends first or takes longer than `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with suppress(httpx.TransportError):
+            if httpx.get(url).status_code == HTTPStatus.OK:
+                return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the server of {url} did not start")
+        time.sleep(0.05)
 
 
 def sign_in(role: Role) -> tuple[dict[str, str], dict[str, str]]:
@@ -274,6 +286,23 @@ def create_run(version: EnvironmentVersion, kind: RunKind, status: RunStatus, **
     with transaction() as session:
         session.add(run)
     return run
+
+
+def create_training_run(version: EnvironmentVersion, configuration: TrainingConfiguration) -> Run:
+    """Store a training run as if a worker had claimed it."""
+    with transaction() as session:
+        policy = Policy(name=f"benchmark {new_id()}", kind=PolicyKind.LOCAL, configuration={})
+        session.add(policy)
+    return create_run(
+        version,
+        RunKind.TRAINING,
+        RunStatus.RUNNING,
+        policy_id=policy.id,
+        checkpoint_id=configuration.model.checkpoint,
+        configuration=configuration.resolved(),
+        seed=configuration.seed,
+        attempt=1,
+    )
 
 
 def json_from(program: Sequence[str | Path], **environment: str) -> Any:

@@ -27,15 +27,13 @@ from transformers.utils.logging import disable_progress_bar
 from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder
 from backend.core.session import transaction
-from backend.domain.ids import new_id
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
+from backend.domain.vocabulary import Phase, RunStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.policies.tables import Policy
 from backend.rollouts.tables import Group, Task
 from backend.runs.tables import MetricPoint
 from benchmarks import bare_trl
-from benchmarks.harness import Measure, Options, create_run, import_built_in, installation, tree_cpu_seconds
+from benchmarks.harness import Measure, Options, create_training_run, import_built_in, installation, tree_cpu_seconds
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
 from workers.storage.recorder import RunRecorder
@@ -168,26 +166,8 @@ def _warm_up(version: EnvironmentVersion, options: Options) -> Checkpoint:
         return session.scalars(select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.stage == "sft")).one()
 
 
-def _start(version: EnvironmentVersion, choices: dict[str, Any]) -> uuid.UUID:
-    """Store a training run as if a worker had claimed it."""
-    configuration = TrainingConfiguration.model_validate(choices)
-    with transaction() as session:
-        policy = Policy(name=f"benchmark {new_id()}", kind=PolicyKind.LOCAL, configuration={})
-        session.add(policy)
-    return create_run(
-        version,
-        RunKind.TRAINING,
-        RunStatus.RUNNING,
-        policy_id=policy.id,
-        checkpoint_id=configuration.model.checkpoint,
-        configuration=configuration.resolved(),
-        seed=configuration.seed,
-        attempt=1,
-    ).id
-
-
 def train_run(version: EnvironmentVersion, choices: dict[str, Any]) -> tuple[uuid.UUID, Times]:
-    run_id = _start(version, choices)
+    run_id = create_training_run(version, TrainingConfiguration.model_validate(choices)).id
     with _timed() as times:
         outcome = training_run.train(run_id)
     if outcome.status is not RunStatus.COMPLETED:
@@ -226,7 +206,8 @@ def _sampling(
     """Play the same games: as training does, with TRL's generation, and with Proctor's sampler in TRL's place."""
     model, tokenizer = load_folder(weights)
     chosen = {"model": {"source": "checkpoint", "checkpoint": checkpoint.id}}
-    assignment = read_assignment(_start(version, chosen))
+    run = create_training_run(version, TrainingConfiguration.model_validate(chosen))
+    assignment = read_assignment(run.id)
     plans = single_plans(assignment.envs, options.size(144, 36))
     tasks = [(plan.task.seed, plan.task.level) for plan in plans]
     policy = LocalPolicy(model, tokenizer, temperature=1.0, lockstep=True)

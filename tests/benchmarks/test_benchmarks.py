@@ -27,7 +27,7 @@ def test_every_benchmark_is_listed():
     assert {path.stem for path in FOLDER.glob("*.py")} == SHARED | set(command.BENCHMARKS)
 
 
-IMPORTS_TORCH = {"bare_trl", "training"}
+IMPORTS_TORCH = {"bare_trl", "gpu", "training"}
 
 
 def _marked(names: Iterable[str]) -> list[Any]:
@@ -74,7 +74,7 @@ def test_what_reads_third_party_collections_says_so_and_is_left_out_of_all(
     monkeypatch.setattr(command, "_run_in_child", lambda name, options, checkout: ran.append(name))
     monkeypatch.setattr(sys, "argv", ["benchmarks"])
     command.main()
-    assert set(command.BENCHMARKS) - set(ran) == command.NEED_DATA == {"graders"}
+    assert set(command.BENCHMARKS) - set(ran) == command.NEED_DATA | command.ONLY_BY_NAME
     module = importlib.import_module("benchmarks.graders")
     with pytest.raises(SystemExit, match="--data FOLDER"):
         next(module.measure(Options(1)))
@@ -102,6 +102,30 @@ def test_the_table_shows_medians_ranges_ratios_and_missed_targets():
     assert "3.00 (2.00–4.00)" in text
     assert "3.00 ×" in text
     assert "≤ 2 × missed" in text
+
+
+def test_a_row_without_values_states_why_nothing_was_measured():
+    console = Console(width=140, record=True, file=io.StringIO())
+    print_table(console, "Measure.", [Measure("QLoRA", "", (), note="skipped: needs a GPU; torch reaches none")])
+    row = next(line for line in console.export_text().splitlines() if "QLoRA" in line)
+    assert " ".join(row.split()) == "QLoRA skipped: needs a GPU; torch reaches none"
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_gpu_names_each_part_that_it_skips(monkeypatch: pytest.MonkeyPatch):
+    gpu = importlib.import_module("benchmarks.gpu")
+    monkeypatch.setattr(gpu.torch.cuda, "device_count", lambda: 0)
+    obstacles = {part.name: part.obstacle for part in gpu.PARTS}
+    assert {name for name, obstacle in obstacles.items() if not obstacle} == {"float32", "two processes"}
+    assert obstacles["LoRA"] == "needs a GPU; torch reaches none"
+    assert obstacles["vLLM, server"] == "needs 2 GPUs; torch reaches none"
+    monkeypatch.setattr(gpu.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(gpu.torch.cuda, "is_bf16_supported", lambda: True)
+    missing = next(part.obstacle for part in gpu.PARTS if part.name == "Unsloth, LoRA")
+    assert missing == "unsloth is not installed: make gpu-proof WORKER=gpu-unsloth"
+    for part in gpu.PARTS:
+        choice = gpu.configuration_of(part, Options(1))
+        assert choice.grpo.tasks_per_step % choice.hardware.processes == 0, part.name
 
 
 def test_the_file_of_values_has_everything_that_a_comparison_needs():

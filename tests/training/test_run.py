@@ -60,7 +60,15 @@ def test_a_run_leaves_checkpoints_curves_and_all_its_rollouts(whole: uuid.UUID) 
     assert run.summary["best"]["checkpoint_id"] == str(best[0].id)
     for name in ("reward", "reward_std", "columns/win", "entropy", "completions/mean_length", "completions/truncated"):
         assert sorted(curves[name]) == [1, 2, 3, 4]
-    for name in ("groups/no_variance", "loss", "grad_norm", "learning_rate", "seconds/step", "tokens_per_second"):
+    for name in (
+        "groups/no_variance",
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "memory/peak_mb",
+        "seconds/step",
+        "tokens_per_second",
+    ):
         assert all(value is not None and math.isfinite(value) for value in curves[name].values())
     assert sorted(curves["heldout/reward"]) == sorted(curves["heldout/level/2"]) == [0, 2, 4]
     for name in ("optimiser", "other", "idle", "storing", "detectors", "steering", "examination"):

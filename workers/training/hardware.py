@@ -1,6 +1,7 @@
 """A run's hardware settings, resolved for this machine."""
 
 import os
+import resource
 from dataclasses import dataclass
 
 import torch
@@ -38,3 +39,10 @@ def resolve_hardware(choice: HardwareChoice) -> Hardware:
         raise ModelUnusable("the GPU of this worker does not support bf16: choose hardware.precision=float32")
     is_bf16 = has_bf16 if choice.precision == "auto" else choice.precision == "bf16"
     return Hardware(is_bf16, choice.gradient_checkpointing)
+
+
+def peak_memory_mb() -> float:
+    """Return the most memory that this process has used so far, in MB: tensors on its GPU, else resident memory."""
+    if torch.cuda.is_available():
+        return float(torch.cuda.max_memory_allocated() / 2**20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

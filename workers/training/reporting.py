@@ -13,6 +13,7 @@ import structlog
 
 from backend.domain.rollouts.rollout import Rollout
 from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep, sample_deviation
+from workers.training.hardware import peak_memory_mb
 from workers.training.heldout_evaluation import mean_format, rewards_of
 
 Key = TypeVar("Key", int, str)
@@ -63,6 +64,7 @@ def step_figures(
         **{f"seconds/{name}": seconds for name, seconds in step.seconds.items()},
     }
     seconds = step.seconds["step"]
+    figures["memory/peak_mb"] = peak_memory_mb()
     figures["tokens_per_second"] = figures["tokens/out"] / seconds if seconds > 0 else math.nan
     return figures | step.figures
 

@@ -25,7 +25,7 @@ from workers.training.checkpoints import newest_complete, reached_step
 from workers.training.context import Ended, TrainingContext, TrainingOutcome, TrainingStopped, UsedUp
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
-from workers.training.hardware import resolve_hardware
+from workers.training.hardware import peak_memory_mb, resolve_hardware
 from workers.training.ranks import Ranks, StageOrder, StageRun, leader_only
 from workers.training.steering import WarmUpSteering
 from workers.training.trl_base import StageListener, TimedTrainer, shared_arguments, timed
@@ -327,6 +327,7 @@ class _SftListener(StageListener[SftRun]):
         seconds, steps = now - self.reported_at, max(1, state.global_step - self._reported_step)
         is_known = tokens is not None and seconds > 0
         figures["tokens_per_second"] = ((tokens or 0.0) - self._reported_tokens) / seconds if is_known else math.nan
+        figures["memory/peak_mb"] = peak_memory_mb()
         self.reported_at, self._reported_step, self._reported_tokens = now, state.global_step, tokens or 0.0
         parts = {name: spent[name] for name in ("forward", "backward", "optimiser", "other")}
         parts |= {"idle": max(0.0, seconds - sum(parts.values())), "step": seconds}
