@@ -23,7 +23,8 @@ from backend.training.tables import Alarm
 from backend.web.page import render_block
 
 TEMPLATE = "runs/run.html"
-HEAD_BLOCKS = (f"{TEMPLATE}#run_head", f"{TEMPLATE}#run_tabs")
+_NAMES = ("run_head", "run_progress", "run_tabs")
+HEAD_BLOCKS = tuple(f"{TEMPLATE}#{name}" for name in _NAMES)
 """Blocks that a live stream updates above the tab's own part."""
 
 
@@ -78,7 +79,7 @@ class RunHeader:
 
 def head_blocks(request: Request, head: RunHeader) -> dict[str, str]:
     """The blocks that a live stream updates above the tab's own part."""
-    return {name: render_block(request, TEMPLATE, name, {"head": head}) for name in ("run_head", "run_tabs")}
+    return {name: render_block(request, TEMPLATE, name, {"head": head}) for name in _NAMES}
 
 
 def run_header(session: Session, run: Run) -> RunHeader:
