@@ -95,7 +95,7 @@ class Hub:
         return (self._epoch, *(self._counts[topic] for topic in topics))
 
     def heard_at(self, *topics: str) -> float:
-        """Return the monotonic time of the last event. What was read after it includes everything announced."""
+        """Return the monotonic time of the last event. Rows that are read later include everything announced."""
         return max(self._heard_at.get(topic, 0.0) for topic in (None, *topics))
 
     async def wait(self, mark: tuple[int, ...], *topics: str, timeout: float) -> bool:

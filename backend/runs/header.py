@@ -23,8 +23,7 @@ from backend.training.tables import Alarm
 from backend.web.page import render_block
 
 TEMPLATE = "runs/run.html"
-_NAMES = ("run_head", "run_progress", "run_tabs")
-HEAD_BLOCKS = tuple(f"{TEMPLATE}#{name}" for name in _NAMES)
+HEAD_BLOCKS = (f"{TEMPLATE}#run_head", f"{TEMPLATE}#run_progress", f"{TEMPLATE}#run_tabs")
 """Blocks that a live stream updates above the tab's own part."""
 
 
@@ -79,7 +78,8 @@ class RunHeader:
 
 def head_blocks(request: Request, head: RunHeader) -> dict[str, str]:
     """The blocks that a live stream updates above the tab's own part."""
-    return {name: render_block(request, TEMPLATE, name, {"head": head}) for name in _NAMES}
+    names = [block.rpartition("#")[2] for block in HEAD_BLOCKS]
+    return {name: render_block(request, TEMPLATE, name, {"head": head}) for name in names}
 
 
 def run_header(session: Session, run: Run) -> RunHeader:
