@@ -34,7 +34,7 @@ SETTLE_SECONDS = 3.0
 TARGET_SECONDS = 1.0
 """At the 95th percentile."""
 COUNTS = {
-    "run_head": ("progress", re.compile(r"<progress[^>]* value=\"(\d+)\"")),
+    "run_progress": ("progress", re.compile(r"<progress[^>]* value=\"(\d+)\"")),
     "run_outcome": ("figures", re.compile(r"<dt>completed</dt>\s*<dd>([\d,]+)")),
 }
 """Blocks of the run's page: their title here, and the pattern of their number of rollouts."""

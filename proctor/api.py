@@ -308,6 +308,7 @@ class DetectorsOperations(Namespace):
     def get(self, detector: str | UUID, *, environment: str | None = None) -> DetectorDetail:
         """Show a detector: its method, thresholds, record by environment and suggested cut-off.
 
+        - `detector`: Name of a detector.
         - `environment`: Only flags and verdicts of this environment."""
         return self._call("DetectorDetail", "GET", f"/detectors/{segment(detector)}", "query", environment=environment)
 
@@ -403,7 +404,9 @@ class EnvironmentsOperations(Namespace):
         )
 
     def cancel_attack(self, attack: str | UUID) -> AttackResponse:
-        """End an attack. The result lists the exploits until then."""
+        """End an attack. The result lists the exploits until then.
+
+        - `attack`: Id of an attack."""
         return self._call(
             "AttackResponse",
             "POST",
@@ -1312,7 +1315,9 @@ class ExportsOperations(Namespace):
 
 class FixturesOperations(Namespace):
     def list(self, name: str | UUID, *, limit: int | None = None) -> Iterator[JudgedFixtureResponse]:
-        """List the reviewed episodes that certificates replay, then withdrawn ones."""
+        """List the reviewed episodes that certificates replay, then withdrawn ones.
+
+        - `name`: Name of an environment."""
         return self._list(
             "JudgedFixtureResponse",
             f"/environments/{segment(name)}/judged-fixtures",
@@ -1346,6 +1351,7 @@ class FixturesOperations(Namespace):
     ) -> JudgedFixtureResponse:
         """Have all future certificates replay a rollout that was judged a hack or honest.
 
+        - `rollout`: Id of a rollout.
         - `verdict`: Verdict to give first. Default: the rollout has one.
         - `bound`: Highest reward of a hack, or lowest of an honest episode; authors only. Default: floor or reward."""
         return self._call(
@@ -1922,6 +1928,7 @@ class MembersOperations(Namespace):
     ) -> InvitedMember:
         """Invite a person by email address. The link in the answer works once.
 
+        - `email`: E-mail address.
         - `name`: Display name. The member can change it.
         - `role`: Role of the member."""
         return self._call("InvitedMember", "POST", "/members", "body", email=email, name=name, role=role)
@@ -2706,6 +2713,7 @@ class ResultsOperations(Namespace):
     ) -> Leaderboard:
         """Rank the policies that were evaluated with the same setup on an environment, NAME or NAME:VERSION.
 
+        - `environment`: Name of an environment, or `name@version`.
         - `version`: Version number. Default: the latest that was evaluated.
         - `exam`: Key of an evaluation setup. Default: the setup with the most policies."""
         return self._call(
@@ -3349,6 +3357,8 @@ class RunsOperations(Namespace):
         """List runs, newest first.
 
         - `environment`: Name of an environment.
+        - `version_id`: Id of an environment version.
+        - `policy_id`: Id of a policy.
         - `text`: Part of the run's name."""
         return self._list(
             "RunResponse",
@@ -3619,7 +3629,9 @@ class TokensOperations(Namespace):
     def revoke(self, token: str | UUID) -> None:
         """Revoke a token and all tokens created with it.
 
-        Members revoke their own tokens, administrators any. A token of a lower role revokes itself and its descendants."""
+        Members revoke their own tokens, administrators any. A token of a lower role revokes itself and its descendants.
+
+        - `token`: Id of a token."""
         return self._call(
             "",
             "DELETE",

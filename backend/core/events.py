@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -49,6 +50,7 @@ class Hub:
         self._changed = asyncio.Condition()
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._epoch = 0
+        self._heard_at: dict[str | None, float] = {None: time.monotonic()}
         self._subscribers: defaultdict[str, set[Callable[[], None]]] = defaultdict(set)
 
     @contextlib.contextmanager
@@ -78,6 +80,7 @@ class Hub:
 
     async def _wake(self, topic: str | None) -> None:
         async with self._changed:
+            self._heard_at[topic] = time.monotonic()
             if topic is None:
                 self._epoch += 1
             else:
@@ -90,6 +93,10 @@ class Hub:
     def mark(self, *topics: str) -> tuple[int, ...]:
         """Return the events heard so far. Call it before reading the rows."""
         return (self._epoch, *(self._counts[topic] for topic in topics))
+
+    def heard_at(self, *topics: str) -> float:
+        """Return the monotonic time of the last event. Rows that are read later include everything announced."""
+        return max(self._heard_at.get(topic, 0.0) for topic in (None, *topics))
 
     async def wait(self, mark: tuple[int, ...], *topics: str, timeout: float) -> bool:
         """Wait for an event of a topic after `mark`, at most `timeout` seconds. Returns whether there was one."""

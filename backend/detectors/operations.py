@@ -1,5 +1,8 @@
 """Detectors: their record, their settings for an environment, and scans of stored runs."""
 
+from typing import Annotated
+
+from fastapi import Path
 from sqlalchemy.orm import Session
 
 from backend.detectors import benchmarks, learned, scans, service
@@ -74,7 +77,12 @@ def train_learned(session: Session, actor: Actor, environment: Environment) -> L
 
 
 @operation("GET /detectors/{detector}", role=Role.VIEWER, command="detectors show")
-def get_detector(session: Session, actor: Actor, detector: str, request: DetectorScope) -> DetectorDetail:
+def get_detector(
+    session: Session,
+    actor: Actor,
+    detector: Annotated[str, Path(description="Name of a detector.")],
+    request: DetectorScope,
+) -> DetectorDetail:
     """Show a detector: its method, thresholds, record by environment and suggested cut-off."""
     found, _ = service.get_detector(session, detector, Scope(request.environment))
     return found

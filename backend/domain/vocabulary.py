@@ -74,7 +74,11 @@ class JobStatus(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        return self in {JobStatus.DONE, JobStatus.FAILED}
+        return self not in UNFINISHED
+
+
+UNFINISHED = (JobStatus.QUEUED, JobStatus.LEASED)
+"""Statuses of unfinished jobs."""
 
 
 class Phase(StrEnum):

@@ -1,7 +1,9 @@
 """Operations of the red team: attack a draft, propose fixtures, publish a repair only if gold still passes."""
 
 import uuid
+from typing import Annotated
 
+from fastapi import Path
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
@@ -43,7 +45,9 @@ def get_attack(session: Session, actor: Actor, attack: uuid.UUID) -> AttackRespo
     page=PAGE,
     notice="The attack ends soon and keeps its exploits.",
 )
-def cancel_attack(session: Session, actor: Actor, attack: uuid.UUID) -> AttackResponse:
+def cancel_attack(
+    session: Session, actor: Actor, attack: Annotated[uuid.UUID, Path(description="Id of an attack.")]
+) -> AttackResponse:
     """End an attack. The result lists the exploits until then."""
     return red_team.cancel(session, attack)
 

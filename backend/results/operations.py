@@ -2,7 +2,9 @@
 
 import re
 import time
+from typing import Annotated
 
+from fastapi import Path
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
@@ -118,7 +120,12 @@ def start_baseline(session: Session, actor: Actor, request: StartBaseline) -> Ru
 
 
 @operation("GET /leaderboards/{environment}", role=Role.VIEWER, command="leaderboard", tool=True)
-def get_leaderboard(session: Session, actor: Actor, environment: str, request: LeaderboardRequest) -> Leaderboard:
+def get_leaderboard(
+    session: Session,
+    actor: Actor,
+    environment: Annotated[str, Path(description="Name of an environment, or `name@version`.")],
+    request: LeaderboardRequest,
+) -> Leaderboard:
     """Rank the policies that were evaluated with the same setup on an environment, NAME or NAME:VERSION."""
     name, mark, number = re.fullmatch(r"([^:@]*)([:@]?)(.*)", environment, re.DOTALL).groups()  # type: ignore[union-attr]
     if mark and not number.isdecimal():

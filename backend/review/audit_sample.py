@@ -22,7 +22,7 @@ from backend.core.queue import JUDGING_JOB
 from backend.core.tables import Job
 from backend.detectors.tables import Flag
 from backend.domain.ids import new_id
-from backend.domain.vocabulary import JobStatus, Phase, RolloutStatus, RunKind
+from backend.domain.vocabulary import UNFINISHED, JobStatus, Phase, RolloutStatus, RunKind
 from backend.review import queue
 from backend.review.tables import AuditDraw, AuditSample, ReviewItem
 from backend.rollouts.tables import Rollout
@@ -64,7 +64,7 @@ def can_be_sampled() -> ColumnElement[bool]:
     """Whether detectors have scanned a run: always of a recent training run, of an evaluation after the last scan."""
     looks = select(Job.id).where(Job.run_id == Run.id, Job.name == JUDGING_JOB)
     was_looked_at = looks.where(Job.status == JobStatus.DONE, Job.ended_at > func.now() - _LATE).exists()
-    is_looked_at = looks.where(Job.status.in_([JobStatus.QUEUED, JobStatus.LEASED])).exists()
+    is_looked_at = looks.where(Job.status.in_(UNFINISHED)).exists()
     is_recent = or_(Run.ended_at.is_(None), Run.ended_at > func.now() - _LATE)
     return or_(
         and_(Run.kind == RunKind.TRAINING, or_(is_recent, was_looked_at)),

@@ -2,7 +2,9 @@
 
 import uuid
 from collections.abc import Sequence
+from typing import Annotated
 
+from fastapi import Path
 from sqlalchemy import exists, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
@@ -280,7 +282,9 @@ def give_rollout_verdict(
 
 
 @operation("GET /environments/{name}/judged-fixtures", role=Role.VIEWER, noun="fixtures", command="env judged")
-def list_fixtures(session: Session, actor: Actor, name: str) -> Page[JudgedFixtureResponse]:
+def list_fixtures(
+    session: Session, actor: Actor, name: Annotated[str, Path(description="Name of an environment.")]
+) -> Page[JudgedFixtureResponse]:
     """List the reviewed episodes that certificates replay, then withdrawn ones."""
     found = fixtures.fixtures_of(session, get_environment(session, name).id)
     return Page(items=[JudgedFixtureResponse.of(fixture) for fixture in found])
@@ -294,7 +298,12 @@ def list_fixtures(session: Session, actor: Actor, name: str) -> Page[JudgedFixtu
     status=201,
     audited=False,
 )
-def keep_fixture(session: Session, actor: Actor, rollout: uuid.UUID, request: KeepFixture) -> JudgedFixtureResponse:
+def keep_fixture(
+    session: Session,
+    actor: Actor,
+    rollout: Annotated[uuid.UUID, Path(description="Id of a rollout.")],
+    request: KeepFixture,
+) -> JudgedFixtureResponse:
     """Have all future certificates replay a rollout that was judged a hack or honest."""
     return JudgedFixtureResponse.of(verdicts.keep_fixture(session, actor, rollout, request))
 

@@ -13,7 +13,7 @@ from backend.core.queue import JUDGING_JOB
 from backend.core.tables import Job
 from backend.detectors.tables import Flag
 from backend.domain.training.alarms import CLEARED
-from backend.domain.vocabulary import JobStatus, RunKind
+from backend.domain.vocabulary import UNFINISHED, RunKind
 from backend.graders.tables import GraderRun
 from backend.review.tables import VerdictRecord
 from backend.runs import queries
@@ -23,7 +23,7 @@ from backend.training.tables import Alarm
 from backend.web.page import render_block
 
 TEMPLATE = "runs/run.html"
-HEAD_BLOCKS = (f"{TEMPLATE}#run_head", f"{TEMPLATE}#run_tabs")
+HEAD_BLOCKS = (f"{TEMPLATE}#run_head", f"{TEMPLATE}#run_progress", f"{TEMPLATE}#run_tabs")
 """Blocks that a live stream updates above the tab's own part."""
 
 
@@ -78,14 +78,14 @@ class RunHeader:
 
 def head_blocks(request: Request, head: RunHeader) -> dict[str, str]:
     """The blocks that a live stream updates above the tab's own part."""
-    return {name: render_block(request, TEMPLATE, name, {"head": head}) for name in ("run_head", "run_tabs")}
+    names = [block.rpartition("#")[2] for block in HEAD_BLOCKS]
+    return {name: render_block(request, TEMPLATE, name, {"head": head}) for name in names}
 
 
 def run_header(session: Session, run: Run) -> RunHeader:
     flags = select(func.count(Flag.id)).where(Flag.run_id == run.id).scalar_subquery()
     graders = select(func.count(GraderRun.id)).where(GraderRun.run_id == run.id).scalar_subquery()
-    unfinished = (JobStatus.QUEUED, JobStatus.LEASED)
-    scan = select(Job.id).where(Job.run_id == run.id, Job.name == JUDGING_JOB, Job.status.in_(unfinished))
+    scan = select(Job.id).where(Job.run_id == run.id, Job.name == JUDGING_JOB, Job.status.in_(UNFINISHED))
     given = (VerdictRecord.rollout_id.is_not(None), VerdictRecord.taken_back_at.is_(None))
     verdicts = select(VerdictRecord.id).where(VerdictRecord.run_id == run.id, *given)
     state = select(flags, graders, scan.exists(), verdicts.exists())

@@ -14,7 +14,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.core.events import RUNS, topic_of
+from backend.core.events import RUNS, Hub, topic_of
 from backend.domain.detectors.spec import Action
 from backend.domain.results.pass_at_k import REWARD
 from backend.domain.rollouts.fields import column_field_name
@@ -89,14 +89,11 @@ async def run_events(
 ) -> AsyncIterable[ServerSentEvent]:
     """Send the overview's blocks when they change. `points` makes the charts fetch more points."""
     topic = topic_of("run", run_id)
-    heard: tuple[int, ...] = ()
-    since = 0.0
+    hub: Hub = request.app.state.hub
+    opened_at = time.monotonic()
 
     def render(session: Session) -> dict[str, str]:
-        nonlocal heard, since
-        before, heard = heard, request.app.state.hub.mark(topic)
-        if heard != before:
-            since = time.monotonic()
+        since = max(opened_at, hub.heard_at(topic))
         (head, points), _ = _updates.read(run_id, since, lambda: _read_update(session, run_id), is_urgent=True)
         run = head.run
         overview, again = _overviews.read(

@@ -70,7 +70,9 @@ class RunFilter(_Filter):
     environment: str | None = None
     """Name of an environment."""
     version_id: uuid.UUID | None = None
+    """Id of an environment version."""
     policy_id: uuid.UUID | None = None
+    """Id of a policy."""
     text: str | None = Field(default=None, max_length=200)
     """Part of the run's name."""
 

@@ -1,7 +1,9 @@
 """Manage your own access and, as an administrator, the team."""
 
 import uuid
+from typing import Annotated
 
+from fastapi import Path
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
@@ -96,7 +98,9 @@ def create_token(session: Session, actor: Actor, request: CreateToken) -> NewTok
     page="/me",
     notice="The token and all tokens created with it were revoked.",
 )
-def revoke_token(session: Session, actor: Actor, token: uuid.UUID) -> None:
+def revoke_token(
+    session: Session, actor: Actor, token: Annotated[uuid.UUID, Path(description="Id of a token.")]
+) -> None:
     """Revoke a token and all tokens created with it.
 
     Members revoke their own tokens, administrators any. A token of a lower role revokes itself and its descendants.

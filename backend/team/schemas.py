@@ -35,7 +35,7 @@ class Welcome(BaseModel):
 
 
 class InviteMember(Request):
-    email: Annotated[Email, Cli(argument=True)]
+    email: Annotated[Email, Field(description="E-mail address."), Cli(argument=True)]
     name: Annotated[PersonName, Field(description="Display name. The member can change it."), Cli(argument=True)]
     role: Role = Field(Role.VIEWER, description="Role of the member.")
 

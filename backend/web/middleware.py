@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ _HEADERS = {
 }
 _TLS_HEADERS = _HEADERS | {"Strict-Transport-Security": "max-age=31536000"}
 """One year. Without `includeSubDomains`: other hosts of the domain are not Proctor's."""
+_ORIGIN = re.compile(r"^https?://[^/]*")
 _OUR_COOKIES = "proctor_"
 _HOST_PREFIX, _SECURE_PREFIX = "__Host-", "__Secure-"
 """Browsers accept cookies with these prefixes only over TLS, so that no other host can plant them."""
@@ -74,7 +76,12 @@ class Guard:
                 if is_htmx and message["status"] == 303:
                     # fetch would follow a 303 and swap the whole next page into the form
                     message["status"] = 200
-                    headers["HX-Redirect"] = headers["location"]
+                    address, _, place = headers["location"].partition("#")
+                    shown = request.headers.get("hx-current-url", "").partition("#")[0]
+                    if place and address == _ORIGIN.sub("", shown):
+                        headers["HX-Refresh"] = "true"  # to another place of the shown page, a browser only scrolls
+                    else:
+                        headers["HX-Redirect"] = headers["location"]
                     del headers["location"]
             await send(message)
 

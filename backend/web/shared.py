@@ -11,8 +11,10 @@ T = TypeVar("T")
 
 REST = 2
 """A read is not repeated for this many times its duration."""
+SHORT_SECONDS = 0.1
+"""A read that took less is worth waiting for if another page is doing it."""
 SOON_SECONDS = 0.25
-"""Pause before asking again for a result that another page is reading."""
+"""Pause before asking again for the result of a longer one."""
 MOST_KEPT = 64
 """Number of results that are kept; the least recently used are dropped."""
 
@@ -24,6 +26,7 @@ class _Kept(Generic[T]):
     began_at: float = float("-inf")
     """When the read of `value` began: it includes everything that was committed before."""
     next_at: float = float("-inf")
+    took: float = 0.0
 
 
 @dataclass
@@ -36,7 +39,8 @@ class Shared(Generic[T]):
     def read(self, key: Hashable, since: float, read: Callable[[], T], *, is_urgent: bool = False) -> tuple[T, float]:
         """Return the known result, and the seconds until to ask again: 0 if it was read after `since`.
 
-        Waits for the read of another page only if there is no result yet or it is urgent.
+        Waits for the read of another page if that is short, or as long as it takes if it is urgent or there is no
+        result yet.
         """
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())
@@ -44,13 +48,15 @@ class Shared(Generic[T]):
             while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         must = is_urgent or kept.value is None
-        if kept.began_at < since and kept.lock.acquire(blocking=must):
+        patience = -1.0 if must else SHORT_SECONDS if kept.took < SHORT_SECONDS else 0.0
+        if kept.began_at < since and kept.lock.acquire(timeout=patience):
             try:
                 if kept.began_at < since and (must or time.monotonic() >= kept.next_at):
                     began = time.monotonic()
                     kept.value = read()
                     ended = time.monotonic()
-                    kept.began_at, kept.next_at = began, ended + REST * (ended - began)
+                    kept.began_at, kept.took = began, ended - began
+                    kept.next_at = ended + REST * kept.took
             finally:
                 kept.lock.release()
         assert kept.value is not None

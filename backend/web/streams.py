@@ -53,17 +53,18 @@ async def live(request: Request, topics: tuple[str, ...], render: Render) -> Asy
         except AppError:  # the page's subject is gone; the response has started, so it can only end
             blocks = {END: ""}
         again = float(blocks.pop(AGAIN, LONGEST_PAUSE_SECONDS))
-        for name, html in blocks.items():
-            checksum = f"{zlib.crc32(html.encode()):08x}"
-            if sent.get(name) != checksum:
-                sent[name] = checksum
-                event_id = ",".join(f"{known}={checksum}" for known, checksum in sent.items())
-                yield ServerSentEvent(raw_data=html, event=name, id=event_id)
+        checksums = {name: f"{zlib.crc32(html.encode()):08x}" for name, html in blocks.items()}
+        changed = [name for name, checksum in checksums.items() if sent.get(name) != checksum]
+        sent |= checksums
+        event_id = ",".join(f"{name}={checksum}" for name, checksum in sent.items())
+        for name in changed:  # a stream that breaks before the last one sends these blocks again
+            yield ServerSentEvent(raw_data=blocks[name], event=name, id=event_id if name == changed[-1] else None)
         remaining = ends_at - time.monotonic()
         if END in blocks or remaining <= 0:
             return
         await asyncio.sleep(SHORTEST_PAUSE_SECONDS)
-        await hub.wait(mark, *topics, timeout=min(LONGEST_PAUSE_SECONDS, again, remaining))
+        pause = min(LONGEST_PAUSE_SECONDS, again, remaining) - SHORTEST_PAUSE_SECONDS
+        await hub.wait(mark, *topics, timeout=max(pause, 0.0))
 
 
 async def live_blocks(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 from sqlalchemy import delete, select
 
 from backend.core.session import transaction
@@ -13,7 +13,7 @@ from backend.domain.graders.evidence import FoundPattern, GroupFinding, Quote, S
 from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import RunStatus
-from backend.graders.tables import Grade, Grader, GraderRun
+from backend.graders.tables import Grade, Grader, GraderBudget, GraderRun
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.graders.asked import GAVE_UP, STAYED, cited, make_answer, make_asked_run, make_question
@@ -48,7 +48,7 @@ def asked(address: str) -> Iterator[tuple[Run, list[Grader]]]:
         session.flush()
     yield run, [question, monitor, contrast]
     with transaction() as session:
-        for table in (Grade, GraderRun, Grader):
+        for table in (GraderBudget, Grade, GraderRun, Grader):
             session.execute(delete(table))
 
 
@@ -86,3 +86,14 @@ def test_an_answer_leads_to_its_rollouts(page: Page, asked: tuple[Run, list[Grad
     page.locator("#grader-gave_up td a", has_text="yes").click()
     page.wait_for_url("**/rollouts?where=*")
     assert page.locator("#rollout-table tbody tr").count() == 3
+
+
+def test_a_budget_is_set_and_stopped(page: Page, asked: tuple[Run, list[Grader]]) -> None:
+    page.goto(f"/graders/{asked[1][1].id}#budgets")
+    budgets = page.locator("#budgets")
+    expect(budgets).to_contain_text("Off. This grader runs only on request.")
+    budgets.get_by_label("Rollouts per day").fill("40")
+    budgets.get_by_role("button", name="Set budget").click()
+    expect(budgets.locator("tbody tr")).to_contain_text("0 of 40")
+    budgets.get_by_role("button", name="Stop").click()
+    expect(budgets).to_contain_text("Off. This grader runs only on request.")

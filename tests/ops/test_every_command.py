@@ -30,3 +30,4 @@ def test_it_shows_what_it_does_and_speaks_json(path: tuple[str, ...]) -> None:
     assert command.help
     options = {option for parameter in command.params for option in parameter.opts}
     assert "--json" in options or path in FOR_PEOPLE
+    assert [each.name for each in command.params if not (each.hidden or each.help)] == [], "parameters without help"

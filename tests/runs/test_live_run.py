@@ -20,7 +20,15 @@ def test_a_run_that_is_over_sends_its_blocks_and_ends(session: Session, viewer: 
     make_rollouts(session, run, [[1, 1, 0]] * 4)
     answer = viewer.get(f"/runs/{run.id}/events")
     assert answer.headers["content-type"].startswith("text/event-stream")
-    assert set(events(answer.text)) == {"run_head", "run_tabs", "run_outcome", "run_figures", "run_newest", "end"}
+    assert set(events(answer.text)) == {
+        "run_head",
+        "run_progress",
+        "run_tabs",
+        "run_outcome",
+        "run_figures",
+        "run_newest",
+        "end",
+    }
     assert "1.200" in answer.text
 
 
@@ -47,17 +55,29 @@ def test_the_tabs_follow_the_head_only(session: Session, viewer: TestClient) -> 
     run = make_run(session)
     for tab in ("groups", "configuration"):
         text = viewer.get(f"/runs/{run.id}/{tab}/events").text
-        assert events(text) == ["run_head", "run_tabs", "end"]
+        assert events(text) == ["run_head", "run_progress", "run_tabs", "end"]
         assert re.search(rf'href="/runs/{run.id}/{tab}" aria-current="page"', text)
-    assert events(viewer.get(f"/runs/{run.id}/log/events").text) == ["run_head", "run_tabs", "run_log", "end"]
-    assert events(viewer.get(f"/runs/{run.id}/flags/events").text) == ["run_head", "run_tabs", "run_flags", "end"]
+    assert events(viewer.get(f"/runs/{run.id}/log/events").text) == [
+        "run_head",
+        "run_progress",
+        "run_tabs",
+        "run_log",
+        "end",
+    ]
+    assert events(viewer.get(f"/runs/{run.id}/flags/events").text) == [
+        "run_head",
+        "run_progress",
+        "run_tabs",
+        "run_flags",
+        "end",
+    ]
 
 
 def test_the_newest_rollouts_come_by_themselves(session: Session, viewer: TestClient) -> None:
     run = make_run(session)
     make_rollouts(session, run, [(1.0, 1.0, 0.0)] * 3)
     text = viewer.get(f"/runs/{run.id}/rollouts/events").text
-    assert events(text) == ["run_head", "run_tabs", "rollout_table", "end"]
+    assert events(text) == ["run_head", "run_progress", "run_tabs", "rollout_table", "end"]
     assert text.count("<tr data-href") == 3
 
 
@@ -65,7 +85,7 @@ def test_a_filtered_list_only_shows_how_many_came(session: Session, viewer: Test
     run = make_run(session)
     make_rollouts(session, run, [(1.0, 1.0, 0.0)] * 3)
     text = viewer.get(f"/runs/{run.id}/rollouts/events", params={"where": "win = 1", "seen": 1}).text
-    assert events(text) == ["run_head", "run_tabs", "rollout_news", "end"]
+    assert events(text) == ["run_head", "run_progress", "run_tabs", "rollout_news", "end"]
 
 
 def test_a_run_is_followed_until_the_detectors_scanned_it(session: Session, viewer: TestClient) -> None:

@@ -5,6 +5,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
 from tests import factories
+from tests.graders.asked import make_question
 
 PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
 
@@ -34,6 +35,24 @@ def test_a_change_by_htmx_is_led_on_by_a_header(admin: TestClient, session: Sess
     assert answer.status_code == 200
     assert answer.headers["hx-redirect"] == "/team"
     assert "location" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("shown", "header"),
+    [
+        ("http://testserver/graders/{id}", "hx-refresh"),
+        ("http://testserver/graders/{id}#budgets", "hx-refresh"),
+        ("http://testserver/graders", "hx-redirect"),
+        ("http://[::1", "hx-redirect"),
+    ],
+)
+def test_a_change_that_leads_to_another_place_of_the_shown_page_reloads_it(
+    author: TestClient, session: Session, shown: str, header: str
+) -> None:
+    grader, environment = make_question(session), factories.make_environment(session)
+    headers = {"HX-Request": "true", "HX-Current-URL": shown.format(id=grader.id)}
+    answer = author.post(f"/graders/{grader.id}/budgets", data={"environment": environment.name}, headers=headers)
+    assert (answer.status_code, header in answer.headers) == (200, True)
 
 
 def test_the_notice_of_a_change_is_shown_once(admin: TestClient, session: Session) -> None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from backend.web.shared import REST, Shared
+from backend.web.shared import REST, SHORT_SECONDS, Shared
 
 
 class Costly:
@@ -47,6 +47,25 @@ def test_many_who_begin_at_once_wait_for_one_or_two_reads() -> None:
     assert len(answers) == 20
     assert costly.count <= 2
     assert {again for _, again in answers} == {0.0}
+
+
+@pytest.mark.parametrize(("first_seconds", "expected"), [(0.0, 2), (1.2 * SHORT_SECONDS, 1)])
+def test_a_read_of_another_page_is_waited_for_if_the_last_was_short(first_seconds: float, expected: int) -> None:
+    shared, costly, began = Shared[int](), Costly(first_seconds), threading.Event()
+    shared.read("run", time.monotonic(), costly)
+    costly.seconds = 0.02
+
+    def begin() -> int:
+        began.set()
+        return costly()
+
+    since = time.monotonic()
+    reader = threading.Thread(target=shared.read, args=("run", since, begin), kwargs={"is_urgent": True})
+    reader.start()
+    began.wait()
+    value, again = shared.read("run", since, costly)
+    assert (value, again > 0) == (expected, expected == 1)
+    reader.join()
 
 
 def test_news_in_the_rest_is_told_to_come_again() -> None:

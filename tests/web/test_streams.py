@@ -120,11 +120,22 @@ async def test_a_flood_of_news_draws_at_most_four_times_a_second(start: Start, b
 
 
 async def test_what_was_excluded_is_drawn_soon_without_news(start: Start, board: Board) -> None:
-    board.blocks[AGAIN] = "0.1"
+    board.blocks[AGAIN] = "0.3"
     stream = start()
     assert [(await _next(stream)).event for _ in range(2)] == ["table", "head"]
     board.blocks = {"table": "<p>2</p>"}
     assert (await _next(stream)).raw_data == "<p>2</p>"
+    first, second = board.drawn
+    assert 0.3 <= second - first < 0.5, "the shortest pause is part of the wait"
+
+
+async def test_the_hub_knows_when_it_last_heard_of_a_topic(hub: Hub) -> None:
+    opened = hub.heard_at("runs")
+    await hub._wake("runs")
+    heard = hub.heard_at("run:other", "runs")
+    assert hub.heard_at("run:other") == opened < heard
+    await hub._wake(None)
+    assert hub.heard_at("run:other") >= heard, "a reconnection may have missed events of every topic"
 
 
 async def test_the_end_block_closes_the_stream(start: Start, board: Board) -> None:

@@ -19,7 +19,7 @@ from backend.core.tables import Job
 from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.rollout import drawn_task
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.vocabulary import OF_EVALUATION, JobStatus, Phase, RolloutStatus
+from backend.domain.vocabulary import OF_EVALUATION, UNFINISHED, Phase, RolloutStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.results import figures
 from backend.rollouts.tables import Group
@@ -69,7 +69,7 @@ class WorkClaim:
             return False
         mine = session.get_one(Job, self.job_id, populate_existing=True)
         mine.arguments = {**mine.arguments, IS_THROUGH: True}
-        unfinished = Job.status.in_((JobStatus.QUEUED, JobStatus.LEASED))
+        unfinished = Job.status.in_(UNFINISHED)
         others = _batch_of(mine).where(Job.id != mine.id, unfinished, Job.arguments[IS_THROUGH].is_(None))
         return session.scalar(select(others.exists())) or False
 

@@ -12,7 +12,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.events import RUNS
+from backend.core.events import RUNS, Hub
 from backend.domain.rollouts.regrading import RegradingPlan
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.queries import get_environment, get_version
@@ -157,14 +157,11 @@ def show_history(request: Request, session: SessionDep, _: Viewer, name: str, nu
 
 @router.get("/environments/{name}/versions/{number}/history/events", response_class=EventSourceResponse)
 async def stream_history(request: Request, _: Viewer, name: str, number: int) -> AsyncIterable[ServerSentEvent]:
-    seen: tuple[int, ...] = ()
-    since = 0.0
+    hub: Hub = request.app.state.hub
+    opened_at = time.monotonic()
 
     def render(session: Session) -> dict[str, str]:
-        nonlocal seen, since
-        before, seen = seen, request.app.state.hub.mark(RUNS)
-        if seen != before:
-            since = time.monotonic()
+        since = max(opened_at, hub.heard_at(RUNS))
         context, again = _histories.read((name, number), since, lambda: _history(session, name, number))
         blocks = {"graded_history": render_block(request, HISTORY, "graded_history", context)}
         if not context["history"].open:

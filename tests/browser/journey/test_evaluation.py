@@ -25,7 +25,7 @@ def test_policies_are_evaluated_watched_judged_and_compared(page: Page) -> None:
 
 def _watch_progress(page: Page) -> None:
     mark(page)
-    bar = page.locator("#run-head progress")
+    bar = page.locator("#run-progress progress")
     expect(bar).to_have_attribute("value", re.compile("[1-9]"), timeout=WORK_MS)
     before = bar.get_attribute("value") or ""
     expect(bar).not_to_have_attribute("value", before)

@@ -74,14 +74,14 @@ def test_a_page_whose_session_ended_leads_to_the_sign_in_and_back(page: Page, wi
 
 def _watch_a_run_begin(page: Page, policy: str) -> None:
     evaluate(page, policy, tasks=3000, rollouts=2)
-    expect(page.locator("#run-head progress")).to_have_attribute("value", re.compile("[1-9]"), timeout=WORK_MS)
+    expect(page.locator("#run-progress progress")).to_have_attribute("value", re.compile("[1-9]"), timeout=WORK_MS)
     mark(page)
 
 
 def _expect_everything(page: Page) -> None:
     expect_completed(page)
     expect(page.locator("#run-outcome")).to_contain_text("of 6,000")
-    expect(page.locator("#run-head progress")).to_have_count(0)
+    expect(page.locator("#run-progress progress")).to_have_count(0)
     assert_not_reloaded(page)
 
 
