@@ -178,7 +178,7 @@ class SharedConnection:
         self._has_answers = asyncio.Event()
         self._is_woken = False
         """The event loop is about to look for answers."""
-        self._workers = ThreadPoolExecutor()
+        self._workers = ThreadPoolExecutor(256)  # more than one only while messages take long
         self._lock = threading.Lock()
         """Held to change the next three."""
         self._waiting: deque[tuple[_Session, bytes]] = deque()
@@ -248,6 +248,8 @@ class SharedConnection:
             session.executor = self._server._session_executors[session.id]
             for message in session.early:
                 session.executor.submit(self._work_alone, session, message)
+            if session.number not in self._sessions:  # the connection was lost in the meantime
+                await self._server._destroy_session(session.id)
             return
         self._put(session.number, refusal)
         await self._end(session)
