@@ -7,7 +7,6 @@ Repeats: 3, both sides in alternation.
 
 import asyncio
 import functools
-import os
 import socket
 import statistics
 import subprocess
@@ -32,7 +31,8 @@ from benchmarks.harness import START_SECONDS, Measure, Options, alternate, insta
 from proctor_sandbox import Limits, execute
 from proctor_sandbox.probe import run_on_inputs
 from workers.environments.client import EnvHost, EnvServer
-from workers.environments.wire import Wire
+from workers.environments.inside.shared_connection import PROTOCOL
+from workers.environments.wire import PlainChannel, SharedChannel, SharedSocket, Wire
 
 REPEATS = 3
 PROGRAM = """
@@ -43,6 +43,14 @@ submit(functools.reduce(lambda total, n: total + n, itertools.islice(itertools.c
 """
 ENVIRONMENT = "tictactoe"
 STEP_SECONDS = 30.0
+_SERVE = """
+import socket, sys
+project, name, folder, descriptor = sys.argv[1:]
+sys.path.insert(0, project)
+from workers.environments.inside.server import serve
+request = {"name": name, "app": "server.app:app", "sessions": 64, "variables": {}, "branches": False}
+serve(request, folder, socket.socket(fileno=int(descriptor)))
+"""
 
 
 def measure(options: Options) -> Iterator[Measure]:
@@ -53,11 +61,23 @@ def measure(options: Options) -> Iterator[Measure]:
         yield from asyncio.run(_env_host(environment, options))
     with _plain_server(files) as url:
         for sessions in (1, 32):
-            sides = {"ours": lambda n=sessions: asyncio.run(_wire_rate(environment, url, n))}
-            sides["peer"] = functools.partial(_openenv_rate, environment, url, sessions)
+            sides: dict[str, Callable[[], float]] = {
+                "plain": functools.partial(_wire_rate, environment, url, sessions, is_shared=False),
+                "shared": functools.partial(_wire_rate, environment, url, sessions, is_shared=True),
+                "peer": functools.partial(_openenv_rate, environment, url, sessions),
+            }
             rates = alternate(options.repeats, sides)
             name = f"frames without sandbox, {sessions} session{'s' * (sessions > 1)}"
-            yield Measure(name, "frames/s", rates["ours"], rates["peer"], higher_is_better=True)
+            yield Measure(f"{name}, plain wire", "frames/s", rates["plain"], rates["peer"], higher_is_better=True)
+            target = 4.0 if sessions == 32 else None
+            yield Measure(
+                f"{name}, one connection",
+                "frames/s",
+                rates["shared"],
+                rates["peer"],
+                higher_is_better=True,
+                target_ratio=target,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +205,15 @@ async def _frames(environment: Environment, server: EnvServer, sessions: int) ->
 
 @contextmanager
 def _plain_server(files: Mapping[str, str]) -> Iterator[str]:
-    """Serve the package without a sandbox on loopback, because GenericEnvClient only speaks TCP."""
+    """Serve the package as the env host does, without its sandbox and on loopback, which GenericEnvClient needs."""
     with tempfile.TemporaryDirectory(prefix="pb-") as folder, socket.create_server(("127.0.0.1", 0)) as listener:
         for path, text in files.items():
-            (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
-            (Path(folder) / path).write_text(text, encoding="utf-8")
-        port, options = listener.getsockname()[1], ("--log-level", "warning", "--no-access-log")
+            (Path(folder) / ENVIRONMENT / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / ENVIRONMENT / path).write_text(text, encoding="utf-8")
+        port = listener.getsockname()[1]
         process = subprocess.Popen(
-            [_runtime(), "-m", "uvicorn", "server.app:app", "--fd", str(listener.fileno()), *options],
-            cwd=folder,
+            [_runtime(), "-P", "-c", _SERVE, str(PROJECT_ROOT), ENVIRONMENT, folder, str(listener.fileno())],
             pass_fds=(listener.fileno(),),
-            env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT)},  # noqa: TID251 - the package imports proctor_sandbox
         )
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -219,8 +237,12 @@ def _runtime() -> str:
     return str(get_settings().runtime_python.absolute())
 
 
-async def _wire_rate(environment: Environment, url: str, sessions: int) -> float:
-    """Return the frames/s of Proctor's own client."""
+def _wire_rate(environment: Environment, url: str, sessions: int, *, is_shared: bool) -> float:
+    """Return the frames/s of Proctor's own client, with a connection per session or one for all."""
+    return asyncio.run(_play_over_wires(environment, url, sessions, is_shared=is_shared))
+
+
+async def _play_over_wires(environment: Environment, url: str, sessions: int, *, is_shared: bool) -> float:
     frames = environment.frames // sessions
 
     async def play(wire: Wire, number: int) -> int:
@@ -234,13 +256,20 @@ async def _wire_rate(environment: Environment, url: str, sessions: int) -> float
         return count
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-        wires = [Wire(await http.ws_connect(f"{url}/ws", compress=0)) for _ in range(sessions)]
+        shared = None
+        if is_shared:
+            shared = SharedSocket(await http.ws_connect(f"{url}/ws", protocols=(PROTOCOL,), compress=0))
+            wires = [Wire(SharedChannel(shared)) for _ in range(sessions)]
+        else:
+            wires = [Wire(PlainChannel(await http.ws_connect(f"{url}/ws", compress=0))) for _ in range(sessions)]
         for wire in wires:
             await wire.observe("reset", {"seed": 1}, STEP_SECONDS)
         began = time.perf_counter()
         counts = await asyncio.gather(*(play(wire, number) for number, wire in enumerate(wires)))
         rate = sum(counts) / (time.perf_counter() - began)
         await asyncio.gather(*(wire.close() for wire in wires))
+        if shared is not None:
+            await shared.close()
         return rate
 
 

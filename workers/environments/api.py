@@ -14,6 +14,7 @@ from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import MAX_PACKAGE_BYTES, PackageInvalid
 from backend.domain.errors import SandboxError, boundary
 from workers.environments.inside.recorder import BRANCHES_PATH
+from workers.environments.inside.shared_connection import PROTOCOL
 from workers.environments.packages import PackageStore
 from workers.environments.pool import TTL_SECONDS, LeaseState, PoolLease, ServerPool
 from workers.environments.relays import relay_frames
@@ -179,7 +180,7 @@ class EnvHostApi:
         """Relay a WebSocket of a worker on another machine to the server's own socket."""
         connector = aiohttp.UnixConnector(str(self._server(request).socket))
         async with aiohttp.ClientSession(connector=connector) as http:
-            return await relay_frames(request, http, "ws://server/ws", heartbeat=30)
+            return await relay_frames(request, http, "ws://server/ws", heartbeat=30, protocol=PROTOCOL)
 
     def _server(self, request: web.Request) -> RunningServer:
         """Find a leased server; idle ones are not accessible."""

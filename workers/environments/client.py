@@ -26,13 +26,16 @@ import orjson
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import pack
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, RolloutError, SandboxError
+from workers.environments.inside.shared_connection import MAX_FRAME_BYTES, PROTOCOL
 from workers.environments.wire import (
-    MAX_FRAME_BYTES,
     DeadlinePassed,
     JsonObject,
     Observation,
+    PlainChannel,
     ServerIsFull,
     ServerIsGone,
+    SharedChannel,
+    SharedSocket,
     Wire,
     read_schema,
 )
@@ -178,17 +181,37 @@ class _LeasedProcess:
         self._idle: list[Wire] = []
         self._host = host
         self._columns_from: str | None = described.get("columns_from")
+        self._protocols = (PROTOCOL,) if described.get("protocol") == PROTOCOL else ()
+        self._shared: SharedSocket | None = None
+        """The socket of its sessions, where they share one; opened again after it was lost."""
+        self._connecting = asyncio.Lock()
         self._http, self._url = host.reach(described)
 
     async def connect(self) -> Wire:
+        """Open a session: on the socket that all share if the server's interpreter offers that, else on one of its own.
+
+        Raises ServerIsGone.
+        """
+        if not self._protocols:
+            return Wire(PlainChannel(await self._open_socket()), self._columns_from)
+        async with self._connecting:
+            if self._shared is None or not self._shared.is_open:
+                socket = await self._open_socket()
+                if socket.protocol != PROTOCOL:
+                    self._protocols = ()
+                    return Wire(PlainChannel(socket), self._columns_from)
+                self._shared = SharedSocket(socket)
+            return Wire(SharedChannel(self._shared), self._columns_from)
+
+    async def _open_socket(self) -> aiohttp.ClientWebSocketResponse:
+        limit, protocols = MAX_FRAME_BYTES, self._protocols
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                socket = await self._http.ws_connect(self._url, max_msg_size=MAX_FRAME_BYTES, compress=0)
+                return await self._http.ws_connect(self._url, protocols=protocols, max_msg_size=limit, compress=0)
         except TimeoutError as error:
             raise ServerIsGone(f"the environment's server took no connection in {CONNECT_SECONDS:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a hostile answer to the upgrade
             raise ServerIsGone(f"the environment's server cannot be reached: {str(error)[:500]}") from error
-        return Wire(socket, self._columns_from)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator["EnvSession"]:
@@ -219,7 +242,10 @@ class _LeasedProcess:
         return f"the server {answer['exit_reason']}\n{answer['log']}".strip() if answer["exit_reason"] else ""
 
     async def close(self) -> None:
-        await asyncio.gather(*(wire.close() for wire in self._idle))
+        if self._shared is None:
+            await asyncio.gather(*(wire.close() for wire in self._idle))
+        else:
+            await self._shared.close()
         self._idle.clear()
         await self._http.close()
 

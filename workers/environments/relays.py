@@ -15,8 +15,8 @@ from backend.domain.addresses import port_of
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
 from workers.environments.inside.server import CAPACITY_PATH
+from workers.environments.inside.shared_connection import MAX_FRAME_BYTES
 from workers.environments.processes import ServerProcess
-from workers.environments.wire import MAX_FRAME_BYTES
 
 Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
 
@@ -73,17 +73,26 @@ async def open_relay(resources: ResourcesSpec, listener: socket.socket, *, polic
 
 
 async def relay_frames(
-    request: web.Request, http: aiohttp.ClientSession, url: str, *, heartbeat: float | None = None
+    request: web.Request, http: aiohttp.ClientSession, url: str, *, heartbeat: float | None = None, protocol: str = ""
 ) -> web.WebSocketResponse:
-    """Answer a WebSocket request with the frames of the one at `url`, until either of them closes."""
+    """Answer a WebSocket request with the frames of the one at `url`, until either of them closes.
+
+    `protocol`: subprotocol that is passed on if the client requests it.
+    """
+    requested = request.headers.get("Sec-WebSocket-Protocol", "").replace(" ", "").split(",")
+    protocols = (protocol,) if protocol in requested and protocol else ()
 
     async def copy(source: Socket, target: Socket) -> None:
         async for message in source:
             if message.type is WSMsgType.TEXT:
                 await target.send_str(message.data)
+            elif message.type is WSMsgType.BINARY and inner.protocol:
+                await target.send_bytes(message.data)
 
-    outer = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=heartbeat)
-    async with http.ws_connect(url, max_msg_size=MAX_FRAME_BYTES, compress=0) as inner:
+    size = MAX_FRAME_BYTES
+    async with http.ws_connect(url, protocols=protocols, max_msg_size=size, compress=0) as inner:
+        accepted = (inner.protocol,) if inner.protocol else ()
+        outer = web.WebSocketResponse(protocols=accepted, max_msg_size=size, compress=False, heartbeat=heartbeat)
         await outer.prepare(request)
         tasks = [asyncio.create_task(copy(outer, inner)), asyncio.create_task(copy(inner, outer))]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

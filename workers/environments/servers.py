@@ -21,6 +21,7 @@ from proctor_sandbox.memory import descendants
 from proctor_sandbox.terms import MOST
 from workers.commands import resident_bytes, used_bytes
 from workers.environments.inside.server import CAPACITY_PATH
+from workers.environments.inside.shared_connection import PROTOCOL
 from workers.environments.packages import StoredPackage
 from workers.environments.processes import LogTail, ServerProcess, parent
 from workers.environments.wire import JsonObject
@@ -50,6 +51,8 @@ class RunningServer:
     branches: bool = False
     """It records which branches of the package run."""
     sessions: int = 0
+    protocol: str = ""
+    """The WebSocket subprotocol by which sessions share a connection, if it speaks it."""
     action_schema: JsonObject | None = None
     observation_schema: JsonObject | None = None
     uncompiled: list[str] = field(default_factory=list)
@@ -73,6 +76,7 @@ class RunningServer:
             "action_schema": self.action_schema,
             "observation_schema": self.observation_schema,
             "columns_from": self.package.columns_from,
+            "protocol": self.protocol,
         }
 
     async def exit_reason(self) -> str:
@@ -230,6 +234,7 @@ async def _introduce(server: RunningServer) -> None:
     if not isinstance(capacity["sessions"], int):
         raise SandboxError(f"GET {server.capacity_path} answered with sessions that are not a number")
     server.sessions = max(1, min(capacity["sessions"], server.resources.sessions))
+    server.protocol = PROTOCOL if str(capacity.get("protocol")) == PROTOCOL else ""
     uncompiled = capacity.get("uncompiled")
     server.uncompiled = [str(name) for name in uncompiled] if isinstance(uncompiled, list) else []
 

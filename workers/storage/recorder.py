@@ -18,14 +18,14 @@ from tenacity import Retrying, before_sleep_log, retry_if_exception, stop_after_
 
 from backend.core.events import RUNS, announce, topic_of
 from backend.core.session import transaction
-from backend.domain.ids import stable_id
+from backend.domain.ids import stable_text
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import UNDER_WAY, RolloutStatus
 from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.tables import Run, RunLogLine
 from workers.rollouts.limits import BatchWriter
-from workers.storage.rollouts import COLUMNS, GROUP, SEQ, copy_line, row_of, unstorable
+from workers.storage.rollouts import COLUMNS, SEQ, copy_line, group_id, row_of, unstorable
 
 logger = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ FROM json_each_text(CAST(:points AS json)) AS p
 ORDER BY p.key
 ON CONFLICT (run_id, name, step, attempt) DO UPDATE SET value = excluded.value
 """)
-_KNOWN = text("SELECT id, status FROM rollouts WHERE id = ANY(CAST(:ids AS uuid[]))")
+_KNOWN = text("SELECT CAST(id AS text), status FROM rollouts WHERE id = ANY(CAST(:ids AS uuid[]))")
 _LINES = 20
 """Rows per write: few, because one may hold megabytes."""
 _COPY = f"COPY rollouts ({', '.join(COLUMNS)}) FROM STDIN"
@@ -103,15 +103,11 @@ class RunRecorder:
         return stored
 
     def _store(self, rollouts: Iterable[Rollout]) -> int:
-        new: dict[uuid.UUID, tuple[Rollout, list[Any]]] = {}
+        run_id = str(self.run_id)
+        new: dict[str, tuple[str, Rollout]] = {}
         for rollout in rollouts:
-            try:
-                row: list[Any] = row_of(self.run_id, rollout, self.columns)
-            except (ValueError, TypeError, OverflowError, RecursionError) as error:
-                logger.warning("a rollout cannot be written as a row", run_id=str(self.run_id), exc_info=True)
-                rollout = unstorable(rollout, type(error).__name__)
-                row = row_of(self.run_id, rollout, self.columns)
-            new[row[0]] = rollout, row
+            group = group_id(run_id, rollout)
+            new[stable_text("rollout", group, rollout.member)] = group, rollout
         if not new:
             return 0
         with transaction() as session:
@@ -127,25 +123,50 @@ class RunRecorder:
                     del new[stored.id]
             if not new:
                 return 0
-            for number, (_, row) in enumerate(new.values(), start=seq):
-                row[SEQ] = number
             places = []
-            for group, rollout in {row[GROUP]: rollout for rollout, row in new.values()}.items():
-                version, task = rollout.task.version_id or self.version_id, rollout.task
-                place = {name: getattr(task, name) for name in ("split", "index", "level", "seed", "arguments")}
-                place |= {"id": group, "version": version, "phase": rollout.counted_phase, "ordinal": rollout.group}
-                place["task"] = stable_id("task", version, task.split, task.index, task.seed)
-                places.append({**place, "training_step": rollout.training_step})
+            own_version = str(self.version_id)
+            for group, rollout in dict(new.values()).items():
+                task, version = rollout.task, own_version
+                if task.version_id is not None:
+                    version = str(task.version_id)
+                place = {
+                    "id": group,
+                    "task": stable_text("task", version, task.split, task.index, task.seed),
+                    "version": version,
+                    "split": task.split,
+                    "index": task.index,
+                    "level": task.level,
+                    "seed": task.seed,
+                    "arguments": task.arguments,
+                    "phase": rollout.counted_phase,
+                    "training_step": rollout.training_step,
+                    "ordinal": rollout.group,
+                }
+                places.append(place)
             session.execute(_ADD_PLACES, {"run": self.run_id, "rows": json_text(places)})
             connection = session.connection().connection.driver_connection
             assert isinstance(connection, psycopg.Connection)
-            rows = [row for _, row in new.values()]
-            with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
-                for first in range(0, len(rows), _LINES):
-                    copy.write("".join(map(copy_line, rows[first : first + _LINES])))
+            with connection.cursor() as cursor, cursor.copy(_COPY) as copy:  # it stores rows while we write the next
+                lines = []
+                for number, (group, rollout) in enumerate(new.values(), start=seq):
+                    lines.append(self._line(run_id, group, rollout, number))
+                    if len(lines) == _LINES:
+                        copy.write("".join(lines))
+                        lines.clear()
+                copy.write("".join(lines))
             session.execute(update(Run).where(Run.id == self.run_id).values(next_seq=seq + len(new)))
             announce(session, self._topic)
         return len(new)
+
+    def _line(self, run_id: str, group: str, rollout: Rollout, seq: int) -> str:
+        """The rollout as a line of COPY; as a failed one if it cannot be written as a row."""
+        try:
+            row = row_of(run_id, rollout, self.columns, group)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            logger.warning("a rollout cannot be written as a row", run_id=run_id, exc_info=True)
+            row = row_of(run_id, unstorable(rollout, type(error).__name__), self.columns, group)
+        row[SEQ] = seq
+        return copy_line(row)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Write one point per curve. A repeated point replaces the first; NaN and infinity become null."""

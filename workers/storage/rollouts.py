@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-from backend.domain.ids import stable_id
+from backend.domain.ids import stable_id, stable_text
 from backend.domain.rollouts.fields import MEASURED
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.text import json_text, plain_text
@@ -24,15 +24,16 @@ COLUMNS = (
     *_COUNTS,
     *_DURATIONS,
 )
-GROUP, SEQ = COLUMNS.index("group_id"), COLUMNS.index("seq")
+SEQ = COLUMNS.index("seq")
 EXCERPT_CHARACTERS = 300
 MAX_MESSAGE_CHARACTERS = 20_000
 MAX_COUNT = 2**31 - 1
 LARGEST_REAL, SMALLEST_REAL = 3.4e38, 1.2e-38
+_ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 
 
-def group_id(run_id: uuid.UUID, rollout: Rollout) -> uuid.UUID:
-    return stable_id("group", run_id, rollout.phase, rollout.training_step, rollout.group)
+def group_id(run_id: uuid.UUID | str, rollout: Rollout) -> str:
+    return stable_text("group", run_id, rollout.phase, rollout.training_step, rollout.group)
 
 
 def rollout_id(run_id: uuid.UUID, rollout: Rollout) -> uuid.UUID:
@@ -47,9 +48,9 @@ def unstorable(rollout: Rollout, problem: str) -> Rollout:
     return Rollout(**values, status=RolloutStatus.FAILED, error_kind=ErrorKind.LIMIT, error_message=message)
 
 
-def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[object]:
-    """Values in the order of COLUMNS. `seq` is set under the run's lock."""
-    group, is_done, tokens = group_id(run_id, rollout), rollout.is_completed, None
+def row_of(run_id: uuid.UUID | str, rollout: Rollout, columns: Sequence[str], group: str = "") -> list[object]:
+    """Values in the order of COLUMNS, ids as text. `seq` is set under the run's lock. `group`: its id, if known."""
+    group, is_done, tokens = group or group_id(run_id, rollout), rollout.is_completed, None
     if rollout.token_texts is not None:
         stored = {"texts": rollout.token_texts, "logprobs": rollout.logprobs, "turns": rollout.token_turns}
         tokens = json_text(stored)
@@ -58,8 +59,8 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
         credit = {} if rollout.turn_advantages is None else {"turn_advantages": rollout.turn_advantages}
         tokens = json_text({**ids, "mask": rollout.completion_mask, "logprobs": rollout.logprobs, **credit})
     return [
-        stable_id("rollout", group, rollout.member),
-        run_id,
+        stable_text("rollout", group, rollout.member),
+        str(run_id),
         group,
         rollout.member,
         None,
@@ -93,11 +94,15 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
 
 def copy_line(row: Sequence[object]) -> str:
     """A row as a line of COPY's text format. The driver's own writer checks each value's type again."""
-
-    def escaped(value: str) -> str:
-        return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-
-    fields = [escaped(value) if type(value) is str else "\\N" if value is None else str(value) for value in row]
+    fields = []
+    for value in row:
+        if type(value) is str:
+            for character, escaped in _ESCAPES:
+                if character in value:  # `replace` alone takes fifty times as long to find none
+                    value = value.replace(character, escaped)
+            fields.append(value)
+        else:
+            fields.append("\\N" if value is None else str(value))
     return "\t".join(fields) + "\n"
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from backend.domain.environments.packages import file_as_bytes
 from workers.environments.inside.recorder import BRANCHES_PATH, record_branches
+from workers.environments.inside.shared_connection import PROTOCOL, shared_app
 
 CAPACITY_PATH = "/_proctor/capacity"
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
@@ -79,7 +80,7 @@ def serve(request: dict[str, Any], folder: str, listener: sockets.socket, own: s
     import uvicorn
 
     config = uvicorn.Config(
-        _with_reports(app, request["sessions"], own, read_branches),
+        _with_reports(app, root, request["sessions"], own, read_branches),
         log_level="warning",
         access_log=False,
         ws_per_message_deflate=False,
@@ -91,9 +92,9 @@ def serve(request: dict[str, Any], folder: str, listener: sockets.socket, own: s
 
 
 def _with_reports(
-    app: AsgiApp, assumed_sessions: int, own: str, read_branches: Callable[[], dict[str, object]] | None
+    app: AsgiApp, root: str, assumed_sessions: int, own: str, read_branches: Callable[[], dict[str, object]] | None
 ) -> AsgiApp:
-    """The app plus addresses that OpenEnv lacks.
+    """The app plus addresses that OpenEnv lacks, and sessions that share a connection where its environment allows it.
 
     The first reports the number of sessions, and the modules of the environment in the folder `own` that were imported
     without bytecode, relative to it. The second reports the branches that ran since it was last read.
@@ -119,7 +120,9 @@ def _with_reports(
             continue
         if origin.startswith(f"{own}/") and not os.path.exists(cached):
             uncompiled.append(origin.removeprefix(f"{own}/"))
+    shared = shared_app(app, root)
     capacity: dict[str, object] = {"sessions": sessions, "uncompiled": uncompiled[:8_000]}
+    capacity["protocol"] = PROTOCOL if shared else ""
     reports = {CAPACITY_PATH: lambda: capacity}
     if read_branches is not None:
         reports[BRANCHES_PATH] = read_branches
@@ -131,6 +134,8 @@ def _with_reports(
                 {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}
             )
             await send({"type": "http.response.body", "body": json.dumps(report()).encode()})
+        elif shared and scope["type"] == "websocket" and scope["path"] == "/ws" and PROTOCOL in scope["subprotocols"]:
+            await shared(receive, send)
         else:
             await app(scope, receive, send)
 
