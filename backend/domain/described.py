@@ -8,7 +8,7 @@ from functools import cache
 from inspect import cleandoc
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_origin
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -28,10 +28,9 @@ class Described(BaseModel):
         super().__init_subclass__(**options)
         annotations = cls.__annotations__
         for name, description in _docstrings(_sources(cls.__module__).get(cls.__qualname__, "")):
-            annotation = annotations.get(name, "ClassVar")
-            is_field = not (isinstance(annotation, str) and annotation.startswith("ClassVar"))
-            if is_field and get_origin(annotation) is not ClassVar and not name.startswith("_"):
-                annotations[name] = Annotated[annotation, Field(description=description)]
+            is_field = name in annotations and not name.startswith("_")
+            if is_field and not str(annotations[name]).removeprefix("typing.").startswith("ClassVar"):
+                annotations[name] = Annotated[annotations[name], Field(description=description)]
 
 
 @cache
