@@ -9,14 +9,16 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from sqlalchemy.orm import Session
 
+from backend.domain.described import Described
 
-class Request(BaseModel):
+
+class Request(Described):
     """The input of an operation: the body of a POST or PUT, the query of a GET, the options of its command.
 
     A field's description is its help everywhere. Its title is the label of its form field.
     """
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
 
 class FilterForm(BaseModel):
@@ -40,10 +42,10 @@ class ListRequest(Request):
     """Default of `--limit` on the command line. None: all items."""
 
 
-class Response(BaseModel):
+class Response(Described):
     """The result of an operation."""
 
-    model_config = ConfigDict(from_attributes=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(from_attributes=True)
 
     table_columns: ClassVar[tuple[str, ...]] = ()
     """Fields that the command line shows in a table. Empty: all."""

@@ -12,6 +12,7 @@ from pydantic import Field
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from backend.domain.described import DESCRIBED
 from backend.domain.environments.manifest import Manifest
 from backend.domain.results.pass_at_k import REWARD, PassAt, SuccessRule, TaskCount, default_rule, pass_curve
 from backend.domain.statistics import TIE, Coverage, Estimate, Proportion, estimate_of, wilson
@@ -137,6 +138,8 @@ def outcomes(session: Session, scope: FigureScope) -> Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class HistogramBar:
+    __pydantic_config__ = DESCRIBED
+
     low: float
     high: float
     """Equal to `low` if the bar is for one value."""
@@ -219,6 +222,8 @@ def rule_of(run: Run, manifest: Manifest, column: str | None = None, at_least: f
 @dataclass(frozen=True, slots=True)
 class GroupShares:
     """Groups with several completed rollouts. GRPO learns nothing from groups with equal rewards."""
+
+    __pydantic_config__ = DESCRIBED
 
     groups: int
     mixed: int

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from backend.domain.described import DESCRIBED
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import RewardScale, reward_scale
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
@@ -49,6 +50,8 @@ class FiguresRequest(Request):
 @dataclass(frozen=True, slots=True)
 class FailureMessage:
     """One message of failed rollouts."""
+
+    __pydantic_config__ = DESCRIBED
 
     kind: str
     message: str

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict, Field
 from sqlalchemy.orm import Session
 
+from backend.domain.described import Described
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import PolicyKind, RunKind
 from backend.errors import Conflict, InvalidInput
@@ -24,12 +25,12 @@ class NotAnEvaluation(Conflict):
     """Only an evaluation can be run again."""
 
 
-class RerunRequest(BaseModel):
+class RerunRequest(Described):
     """Changes of a repeated evaluation. Default: the same plan, seed, policy and version."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = Field(default={})
     """Fields of an evaluation's request, such as `{"temperature": 0, "group_size": 8}`."""
     key: str | None = None
     """Any text. Repeating a key returns the run that it started first."""

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from pydantic import ConfigDict, Field
 
+from backend.domain.described import Described
 from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, subject_of
 from backend.domain.runs.plans import EvaluationScope
 from backend.domain.statistics import Coverage
@@ -49,10 +50,10 @@ class EvaluationRequest(EvaluationScope):
     """Any text. Repeating a key returns the run that it started first."""
 
 
-class _Filter(FilterForm):
+class _Filter(FilterForm, Described):
     """Filter of a list."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     after: str | None = None
     """The `next` of the previous page."""

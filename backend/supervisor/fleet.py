@@ -137,7 +137,7 @@ class Fleet:
     def start_preparation(self) -> subprocess.Popen[str]:
         with (self.folder.logs / "preparation.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "backend.supervisor.preparation", "--local"],
+                [sys.executable, "-m", "backend.core.begin", "backend.supervisor.preparation", "--local"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -149,7 +149,7 @@ class Fleet:
 
     def _worker(self, queue: str, concurrency: int, niceness: int = 0) -> Child:
         command = [
-            *("celery", "-A", "workers.tasks.celery_app", "worker", "-Q", queue, "-n", f"{queue}@%h"),
+            *("workers.tasks.celery_app", "-Q", queue, "-n", f"{queue}@%h"),
             *("-c", str(concurrency), "--without-gossip", "--without-mingle"),
         ]
         log = self.folder.logs / f"worker-{queue}.log"
@@ -177,6 +177,6 @@ class Fleet:
         folder: Path | None = None,
     ) -> Child:
         log = self.folder.logs / f"{log_name}.log"
-        command = [sys.executable, "-m", *module]
+        command = [sys.executable, "-m", "backend.core.begin", *module]
         start = partial(spawn, command, environment or self.environment, log, niceness, folder)
         return Child(name, start, log, is_answering)

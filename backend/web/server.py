@@ -5,10 +5,12 @@ python -m backend.web.server --host 127.0.0.1 --port 8000
 
 import argparse
 import asyncio
+from importlib import import_module
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from backend.core.begin import without_collection
 from backend.settings import PROJECT_ROOT, get_settings
 
 HEADER_SECONDS = 10.0
@@ -110,9 +112,10 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     arguments = parser.parse_args()
+    with without_collection():
+        app = import_module("backend.app").create_app()  # above this layer
     uvicorn.run(
-        "backend.app:create_app",
-        factory=True,
+        app,
         host=arguments.host,
         port=arguments.port,
         http=BoundedHttp,

@@ -48,7 +48,8 @@ def main() -> NoReturn:
             os.set_inheritable(listener.fileno(), True)
             more = ["--listener", str(listener.detach())]
         _become_user(data, runtime_python)
-    os.execv(sys.executable, [sys.executable, "-m", "workers.environments.host", *sys.argv[1:], *more])
+    module = ("backend.core.begin", "workers.environments.host")
+    os.execv(sys.executable, [sys.executable, "-m", *module, *sys.argv[1:], *more])
 
 
 def listen_on_path(path: Path) -> socket.socket:

@@ -1,8 +1,12 @@
-"""The Celery worker: `celery -A workers.tasks.celery_app worker -Q cpu`. One task, which runs a job by its id."""
+"""The Celery worker: `celery -A workers.tasks.celery_app worker -Q cpu`. One task, which runs a job by its id.
+
+On one machine: `python -m backend.core.begin workers.tasks.celery_app -Q cpu`, whose pool shares what was imported.
+"""
 
 import contextlib
 import os
 import signal
+import sys
 import threading
 import uuid
 from pathlib import Path
@@ -75,3 +79,7 @@ def _hand_jobs_back(**_: object) -> None:
         path = Path(f"/proc/self/task/{thread.native_id}/children")
         for child in path.read_text().split() if thread.native_id and path.exists() else ():
             os.kill(int(child), INTERRUPT)
+
+
+def main() -> None:
+    app.worker_main(["worker", *sys.argv[1:]])

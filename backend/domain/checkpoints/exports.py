@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from backend.domain.described import Described
 from backend.domain.training.adapter import AdapterKind, AdapterRecord
 from backend.domain.vocabulary import ExportForm
 
@@ -47,8 +48,8 @@ class HubUpload(BaseModel):
         return self.status in {"completed", "failed"}
 
 
-class ExportOptions(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+class ExportOptions(Described):
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     licence: License = ""
     """As model hubs spell it, such as apache-2.0. Empty: `other`, which grants no rights."""

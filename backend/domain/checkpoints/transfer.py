@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, Field
 
+from backend.domain.described import Described
 from backend.domain.environments.reward_bounds import RewardScale
 from backend.domain.results.power import POWER
 from backend.domain.statistics import Estimate, Proportion
@@ -86,10 +87,8 @@ class TransferSide(BaseModel):
     name: str
 
 
-class TransferEnvironment(BaseModel):
+class TransferEnvironment(Described):
     """One row of the report."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     name: str
     version: int
@@ -135,9 +134,9 @@ class TransferEnvironment(BaseModel):
     """Rollouts that took a bait, out of the rollouts that report baits."""
     flagged: RateChange | None = None
     """Rollouts that a detector flagged."""
-    before_runs: list[uuid.UUID] = []
+    before_runs: list[uuid.UUID] = Field(default=[])
     """Evaluations of the reference."""
-    after_runs: list[uuid.UUID] = []
+    after_runs: list[uuid.UUID] = Field(default=[])
     """Evaluations of the exported checkpoint."""
 
     @property
@@ -151,10 +150,8 @@ class TransferEnvironment(BaseModel):
         return f"{self.name} v{self.version}"
 
 
-class TransferReport(BaseModel):
+class TransferReport(Described):
     """A reference policy and an exported checkpoint on the same tasks and seeds of several environments."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     reference: TransferSide
     exported: TransferSide
@@ -172,7 +169,7 @@ class TransferReport(BaseModel):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     environments: list[TransferEnvironment]
-    warnings: list[str] = []
+    warnings: list[str] = Field(default=[])
     """Significant regressions, and traps that the exported checkpoint falls for more often."""
 
     def is_late(self, now: datetime) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from backend.domain.described import Described
 from backend.domain.detectors.labeled import LabeledSplit, SourceResult
 from backend.domain.statistics import Proportion, wilson
 
@@ -14,10 +15,10 @@ MAX_PROBLEMS = 20
 """Wrong records of a source that are kept with their reasons."""
 
 
-class FamilyCount(BaseModel):
+class FamilyCount(Described):
     """Rollouts of one kind of hack, or of honest solution, and how many of them were flagged."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     family: str = Field(max_length=120)
     is_hack: bool
@@ -37,10 +38,10 @@ class FamilyCount(BaseModel):
         return self
 
 
-class PluginReport(BaseModel):
+class PluginReport(Described):
     """How a plugin fared on a source."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(max_length=60)
     problem: str = Field("", max_length=500)
@@ -48,10 +49,10 @@ class PluginReport(BaseModel):
     cpu_seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
 
 
-class SourceBenchmark(BaseModel):
+class SourceBenchmark(Described):
     """Counts of one labeled source."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     source: str = Field(pattern=r"^[a-z0-9][a-z0-9:_.-]{0,59}$")
     title: str = Field(max_length=300)

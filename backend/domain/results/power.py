@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from backend.domain.described import DESCRIBED
 from backend.domain.statistics import CONFIDENCE
 
 POWER = 0.8
@@ -41,6 +42,8 @@ class TaskSpread:
 @dataclass(frozen=True, slots=True)
 class DifferenceVariance:
     """Parts of the variance of a task's difference between two sides."""
+
+    __pydantic_config__ = DESCRIBED
 
     between: float
     """τ², the variance of the true differences between tasks."""

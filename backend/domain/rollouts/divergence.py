@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 
+from backend.domain.described import DESCRIBED
+
 ROUNDING = 1e-6
 """Columns are stored in single precision, so smaller differences do not count."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
@@ -36,6 +38,8 @@ class RecordedEpisode:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One step that differs."""
+
+    __pydantic_config__ = DESCRIBED
 
     step: int
     """0 is the reset, 1 the first reply."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from backend.domain.described import Described
 from backend.domain.vocabulary import Queue
 
 QUEUES = {"transformers": Queue.GPU, "vllm": Queue.GPU_VLLM, "unsloth": Queue.GPU_UNSLOTH}
@@ -18,10 +19,10 @@ class Gpu(BaseModel):
     memory_mb: int = 0
 
 
-class Capabilities(BaseModel):
+class Capabilities(Described):
     """A worker's machine."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     flavour: str = "core"
     """`transformers`, `vllm` or `unsloth`; `core` without any engine."""

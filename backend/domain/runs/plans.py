@@ -5,6 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from backend.domain.described import Described
 from backend.domain.environments.manifest import ContextSpec
 from backend.domain.vocabulary import Split
 
@@ -20,10 +21,10 @@ class Sampling(BaseModel):
     max_tokens_per_turn: int = Field(default=256, ge=1, le=131072)
 
 
-class EvaluationScope(BaseModel):
+class EvaluationScope(Described):
     """Settings that a person requests and a run keeps as they are."""
 
-    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore")
 
     split: Split = Split.HELDOUT
     """Split to take the tasks from."""

@@ -15,8 +15,7 @@ from enum import StrEnum
 from itertools import pairwise
 from statistics import fmean, quantiles
 
-from pydantic import BaseModel, ConfigDict
-
+from backend.domain.described import Described
 from backend.domain.environments import tools
 from backend.domain.environments.manifest import ActionSpec, AgentSpec
 from backend.domain.environments.prompts import THOUGHT, THOUGHT_END
@@ -180,10 +179,8 @@ class ReplyCurve:
     """Area under the curve."""
 
 
-class EffortResult(BaseModel):
+class EffortResult(Described):
     """The comparison of a checkpoint with the policy that its training started from."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     outcome: EffortOutcome
     sentence: str

@@ -3,8 +3,9 @@
 import uuid
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
+from backend.domain.described import Described
 from backend.domain.studies.effort import EffortMeasure
 from backend.domain.studies.onset import OnsetOutcome
 
@@ -18,11 +19,7 @@ class StudyKind(StrEnum):
     """How much of its reasoning does a checkpoint need to earn its reward?"""
 
 
-class _StudyModel(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-
-class OnsetSettings(_StudyModel):
+class OnsetSettings(Described):
     """What every sampled checkpoint plays, and the pattern that is counted."""
 
     detector: str
@@ -38,7 +35,7 @@ class OnsetSettings(_StudyModel):
     """Median step of the reviewed rollouts."""
 
 
-class OnsetResult(_StudyModel):
+class OnsetResult(Described):
     """The interval in which a pattern began."""
 
     outcome: OnsetOutcome
@@ -50,14 +47,14 @@ class OnsetResult(_StudyModel):
     """0: before GRPO."""
     hacking_step: int | None = None
     is_monotone: bool = True
-    remarks: list[str] = []
+    remarks: list[str] = Field(default=[])
     """Caveats, one sentence each."""
 
 
-class EffortSettings(_StudyModel):
+class EffortSettings(Described):
     """What both sides play, and how their replies are cut."""
 
-    plan: dict[str, object] = {}
+    plan: dict[str, object] = Field(default={})
     """Fields of an `EvaluationRequest`."""
     cuts: int
     """Number of fractions from 0 to 1 at which the reasoning is cut."""

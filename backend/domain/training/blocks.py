@@ -8,8 +8,10 @@ configuration files and the pre-flight derive from this.
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.fields import FieldInfo
+
+from backend.domain.described import Described
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -56,10 +58,10 @@ def setting_of(field: FieldInfo) -> Setting:
     return next((each for each in field.metadata if isinstance(each, Setting)), Setting())
 
 
-class Block(BaseModel):
+class Block(Described):
     """A section of settings. Its docstring is the help of the section. Unknown names are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: ClassVar[str] = ""
     only: ClassVar[str] = ""

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pydantic import BaseModel
-
+from backend.domain.described import Described
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from backend.domain.training.alarms import AlarmsChoice
 from backend.domain.training.configuration import (
@@ -18,7 +17,7 @@ from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.warm_up import GateChoice, SftChoice
 
 
-class Preset(BaseModel, frozen=True, use_attribute_docstrings=True):
+class Preset(Described, frozen=True):
     """A tested configuration, shown as a card of the launch form."""
 
     title: str

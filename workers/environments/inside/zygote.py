@@ -37,16 +37,16 @@ from workers.environments.inside.absent import without
 from workers.environments.inside.server import serve, write_package
 
 _WARM_MODULES = (
-    "fastapi",
-    "openenv.core.env_server",
+    *("fastapi", "fastapi.telemetry._runtime", "openenv.core.env_server"),
     "pydantic.v1",  # every FastAPI route looks at it
-    "uvicorn.protocols.http.h11_impl",
+    *("uvicorn.lifespan.on", "uvicorn.loops.asyncio", "uvicorn.protocols.http.auto", "uvicorn.protocols.http.h11_impl"),
     "uvicorn.protocols.websockets.auto",
+    "yaml",  # most packages read their own manifest
 )
 _STANDARD_MODULES = (
-    *("asyncio", "concurrent.futures.thread", "dataclasses", "decimal", "email.message", "enum", "http.client"),
-    *("http.cookies", "importlib.metadata", "inspect", "ipaddress", "json", "logging.config", "mimetypes", "pathlib"),
-    *("random", "socket", "ssl", "tempfile", "typing", "urllib.request", "uuid", "zipfile"),
+    *("asyncio", "concurrent.futures.thread", "dataclasses", "decimal", "email.message", "encodings.cp437", "enum"),
+    *("http.client", "http.cookies", "importlib.metadata", "inspect", "ipaddress", "json", "logging.config"),
+    *("mimetypes", "pathlib", "random", "socket", "ssl", "tempfile", "typing", "urllib.request", "uuid", "zipfile"),
 )
 """For standalone environments, whose servers import everything else themselves."""
 FAILED_TO_ENCLOSE = 70
@@ -56,6 +56,7 @@ def main(arguments: list[str]) -> None:
     """`arguments`: the control socket's descriptor and a JSON object with the host's options."""
     linux.die_with_parent()
     linux.set_dumpable(False)  # becoming another program has set it
+    gc.disable()  # nothing that is imported is garbage
     control = socket.socket(fileno=int(arguments[0]))
     os.set_inheritable(control.fileno(), False)
     options = json.loads(arguments[1])
@@ -79,6 +80,7 @@ def main(arguments: list[str]) -> None:
         raise RuntimeError(f"{threads} threads run after the imports; a fork would not be safe")
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, the shared pages
+    gc.enable()
     ForkServer(control, sources, options).run()
 
 
