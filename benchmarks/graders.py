@@ -259,7 +259,7 @@ async def holes_by_rule(subject: CheckSubject, answer_sink: str) -> list[str]:
         others = [each for each in dict.fromkeys(answers) if contents(each) != contents(answer)]
         wrong: dict[str, list[str]] = {"no answer": [""], "not a number": ["nan"], "denied": [f"not {answer}"]}
         if program is not None:
-            wrong = {name: [text.replace("NAME", program.name)] for name, text in WRONG_PROGRAMS.items()}
+            wrong = {name: [text.replace("NAME", program.function)] for name, text in WRONG_PROGRAMS.items()}
         else:
             if isinstance(value := contents(answer), float) and value:
                 wrong["the other sign"] = [answer.strip()[1:] if value < 0 else f"-{answer.strip().lstrip('+')}"]
@@ -275,7 +275,7 @@ async def holes_by_rule(subject: CheckSubject, answer_sink: str) -> list[str]:
     for name, results in tried.items():
         if sum(results) >= min(3, len(results)) and 2 * sum(results) > len(results):
             holes.append(f"full reward: {name} ({sum(results)} of {len(results)})")
-    if program is not None and await earned(0, ENDLESS.replace("NAME", program.name)) is None:
+    if program is not None and await earned(0, ENDLESS.replace("NAME", program.function)) is None:
         holes.append("runs endless programs")
     return holes
 
