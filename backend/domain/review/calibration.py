@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SPLIT = 0.45
+SPLIT = 0.5
 """Between the exact limits (0) and those of Jeffreys' prior (½)."""
 DRAWS = 2000
 """Draws from the posterior, with a fixed seed."""
