@@ -13,29 +13,30 @@ Statistical Inference, arXiv:2403.03208).
 
 Its interval predicts the unreviewed rollouts. With x = n h_s hits among n verdicts, the share has two confidence
 distributions: Beta(x + a, n − x + 1 − a) for the lower limit and Beta(x + 1 − b, n − x + b) for the upper one, where a
-= 0.45 min(1, x) and b = 0.45 min(1, n − x). With 0 for 0.45, these give the exact limits of Clopper and Pearson (1934,
-Biometrika 26, 404), which cover too often; with ½, those of Jeffreys' prior, except that no hit has the lower limit 0
-and no miss the upper limit 1 (Brown, Cai and DasGupta 2001, Statistical Science 16, 101), which cover too rarely. The
-hits among m unreviewed are drawn from Binomial(m, share). The lower limit is the 2.5% quantile of the sum over strata
-of lower draws, the upper one the 97.5% quantile of upper draws: melding (Fay, Proschan and Brittain 2015, Biometrics
-71, 146), with an effective number of verdicts as in Bayer, Fay and Graubard (2023, Confidence Intervals for Prevalence
-Estimates from Complex Surveys with Imperfect Assays, arXiv:2205.13494). It is n = (Σw)² / Σw² (Kish 1965, Survey
-Sampling, §11.7), and m that of the unreviewed. Unlike normal limits, these hold with few verdicts and stay in [0, 1].
+= ½ min(1, x) and b = ½ min(1, n − x). These are the limits of Jeffreys' prior, except that no hit has the lower limit 0
+and no miss the upper limit 1 (Brown, Cai and DasGupta 2001, Statistical Science 16, 101). With 0 for ½, they would be
+the exact ones of Clopper and Pearson (1934, Biometrika 26, 404), which cover too often. The hits among m unreviewed are
+drawn from Binomial(m, share). The lower limit is the 2.5% quantile of the sum over strata of lower draws, the upper one
+the 97.5% quantile of upper draws: melding (Fay, Proschan and Brittain 2015, Biometrics 71, 146), with an effective
+number of verdicts as in Bayer, Fay and Graubard (2023, Confidence Intervals for Prevalence Estimates from Complex
+Surveys with Imperfect Assays, arXiv:2205.13494). It is n = (Σw)² / Σw² (Kish 1965, Survey Sampling, §11.7), and m that
+of the unreviewed. Unlike normal limits, these hold with few verdicts and stay in [0, 1].
 
 If a stratum has no hit among its verdicts, its upper draws must allow for a share that is hardly ever reached, and the
 upper limit is too low with a much smaller probability than 2.5%: u, the share of upper draws above it when the share of
 that stratum is 0. The lower limit is then the 5% − u quantile, and vice versa without a miss. So a tail is added to the
 attainable probability of the other tail instead of being doubled (Blaker 2000, Canadian Journal of Statistics 28, 783,
 for one share; applied to melding here). The two errors exclude each other: where the stratum's share is so high that
-the upper limit is missed, the lower one is far below.
+the upper limit is missed, the lower one is far below. If another stratum has no miss, both tails grow, and the interval
+covers less in the worst case.
 
 **Rogan–Gladen.** Without verdicts on the run itself, but with sensitivity and specificity known from verdicts on other
 runs, the apparent rate p is corrected to (p + specificity − 1) / (sensitivity + specificity − 1) (Rogan and Gladen
 1978, American Journal of Epidemiology 107, 71). It rises with p and specificity and falls with sensitivity, so its
 lower limit is a quantile over lower draws of p and specificity and upper draws of sensitivity, and vice versa. Draws
 that are no better than chance count as 0 or 1, and a sensitivity or specificity without an error is treated like a
-stratum without a miss. Lang and Reiczigel's (2014, Preventive Veterinary Medicine 113, 13)
-adjusted limits are wider: `benchmarks/calibration.py` shows both.
+stratum without a miss. Lang and Reiczigel's (2014, Preventive Veterinary Medicine 113, 13) adjusted limits are wider:
+`benchmarks/calibration.py` shows both.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SPLIT = 0.5
-"""Between the exact limits (0) and those of Jeffreys' prior (½)."""
+"""Of Jeffreys' prior. With 0, limits are exact."""
 DRAWS = 2000
 """Draws from the posterior, with a fixed seed."""
 

@@ -112,7 +112,8 @@ class VariantTally:
 
     @property
     def share(self) -> float:
-        return len(self.rewarded) / self.played if self.played else 0.0
+        tasks = self.played + self.rounded + self.partial
+        return len(self.rewarded) / tasks if tasks else 0.0
 
 
 async def answer_cases(subject: CheckSubject) -> list[AnswerCase]:
