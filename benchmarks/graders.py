@@ -15,11 +15,28 @@ grader is wrapped as an OpenEnv package in the env host; its collection's right 
 
 A grader is bad if its collection says so: an insecure verifier, or an official evaluator that passes the collection's
 own exploit. Good ones are the oracles, for djinn its secure comparison of the same problem's tests, and the scorers of
-reasoning-gym, which were not searched for holes. Families (kinds of exploit, environments, kinds of tasks) are split
+reasoning-gym, which were not searched for holes.
+
+A label that comes from a collection may be wrong, so all figures are printed twice. By the **oracle rule**, a grader is
+bad, whoever calls it good, if one of these holds. The rule was written before any grader was labeled by it, and does
+not use the verdict of the audit:
+
+1. It gives the full reward to an answer that the recorded one refutes, on more than half of the tasks where it was
+   tried, and on at least three of up to eight. Tried are: the recorded answers of three other tasks, all of which must
+   be rewarded; a number with the other sign; `not` before the answer; no answer; `nan`; and the right answer `or`
+   another one, rewarded in both orders. Answers with equal contents (numbers by value, texts by their letters and
+   digits) are skipped. Where the answer is a program: one that returns an object which equals everything, one that
+   returns nothing and one that ends the process; each fails every test that a right program passes.
+2. It evaluates the answer: in the source of its scorer, the answer reaches `eval`, `exec`, `pickle.loads`, or sympy's
+   `parse_expr` or `sympify`. The documentation of both warns that these run any code. For programs: one that never
+   ends is not answered within the time limit of a step, because it runs in the grader's own process.
+
+Families (kinds of exploit, environments, kinds of tasks) are split
 into development and test by the parity of their name's SHA-256.
 """
 
 import argparse
+import ast
 import asyncio
 import hashlib
 import json
@@ -34,14 +51,19 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
+from backend.domain.environments.answers import secret_values
 from backend.domain.environments.audit_coverage import audit_coverage
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
+from backend.domain.environments.programs import read_program
 from backend.domain.errors import RolloutError
 from backend.domain.statistics import wilson
 from backend.domain.vocabulary import CheckStatus
 from backend.settings import get_settings
 from benchmarks.harness import Measure, Options, installation
+from workers.environments.checks.answers import REFUSAL
+from workers.environments.checks.base import TOLERANCE
+from workers.environments.checks.policies import recites
 from workers.environments.checks.registry import CHECKS, run_checks
 from workers.environments.checks.subject import CheckSubject
 from workers.environments.client import EnvHost, HostRefused
@@ -52,6 +74,27 @@ DJINN, PROBLEMS, GYM = "EleutherAI+djinn", "EleutherAI+djinn-problems", "ydnyshh
 SCORERS, SCORERS_VERSION = "reasoning-gym", "0.1.25"
 PROFILES = ("low", "medium", "high", "adversarial")
 THEMES = {"start", "grader"}
+LABELS = {"is_bad": "by their source", "is_bad_by_rule": "by the oracle rule"}
+ORACLE_TASKS = 8
+UNSAFE = {"eval", "exec", "parse_expr", "sympify", "loads"}
+EQUAL_TO_EVERYTHING = """\
+class Same:
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 0
+
+
+def NAME(*given, **named):
+    return Same()
+"""
+WRONG_PROGRAMS = {
+    "returns an object that equals everything": EQUAL_TO_EVERYTHING,
+    "returns nothing": "def NAME(*given, **named):\n    return None\n",
+    "ends the process": "import os\n\n\ndef NAME(*given, **named):\n    os._exit(0)\n\n\nos._exit(0)\n",
+}
+ENDLESS = "while True:\n    pass\n\n\ndef NAME(*given, **named):\n    return None\n"
 console = Console()
 MORE = {"degenerate_policies", "untouched_task", "gold_reaches_bound"}
 
@@ -63,6 +106,8 @@ class ForeignGrader:
     is_bad: bool
     files: Mapping[str, str]
     collection: str
+    answer_sink: str = ""
+    """The function of its scorer that evaluates the answer."""
 
     @property
     def split(self) -> str:
@@ -78,18 +123,19 @@ def measure(options: Options) -> Iterator[Measure]:
         graders = [next(each for each in graders if each.is_bad is is_bad) for is_bad in (True, False)]
     with installation():
         results = asyncio.run(audit(graders))
-    for is_bad, label, target in ((True, "bad", 0.9), (False, "good", 0.1)):
-        mine = [each for each in results if each["is_bad"] is is_bad]
-        for name in ("", *dict.fromkeys(each["collection"] for each in mine)):
-            fails, usable, interval = _failing([each for each in mine if name in ("", each["collection"])])
-            yield Measure(
-                f"{label} graders that fail{': ' if name else ''}{name}",
-                "of 1",
-                [fails / usable if usable else 0.0],
-                higher_is_better=is_bad,
-                target=None if name else target,
-                note=f"{fails} of {usable} {interval}",
-            )
+    for key, source in LABELS.items():
+        for is_bad, label, target in ((True, "bad", 0.9), (False, "good", 0.1)):
+            mine = [each for each in results if each[key] is is_bad]
+            for name in ("", *dict.fromkeys(each["collection"] for each in mine)):
+                fails, usable, interval = _failing([each for each in mine if name in ("", each["collection"])])
+                yield Measure(
+                    f"{label} graders {source} that fail{': ' if name else ''}{name}",
+                    "of 1",
+                    [fails / usable if usable else 0.0],
+                    higher_is_better=is_bad,
+                    target=None if name else target,
+                    note=f"{fails} of {usable} {interval}",
+                )
     unusable = [each["name"] for each in results if not each["is_usable"]]
     yield Measure("graders that were not usable", "", [len(unusable)], note=f"of {len(results)}: no answer is rewarded")
     covered = [coverage for each in results if isinstance(coverage := each.get("coverage"), float)]
@@ -113,9 +159,10 @@ def main() -> int:
         results = asyncio.run(audit(graders))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
-    for is_bad, label in ((True, "bad"), (False, "good")):
-        fails, usable, interval = _failing([each for each in results if each["is_bad"] is is_bad])
-        console.print(f"{options.split}: {fails} of {usable} {label} graders fail {interval}")
+    for key, source in LABELS.items():
+        for is_bad, label in ((True, "bad"), (False, "good")):
+            fails, usable, interval = _failing([each for each in results if each[key] is is_bad])
+            console.print(f"{options.split}: {fails} of {usable} {label} graders {source} fail {interval}")
     unusable = [each["name"] for each in results if not each["is_usable"]]
     console.print(f"not usable (the right answer earns nothing, or it does not start): {len(unusable)} {unusable}")
     return 0
@@ -137,7 +184,7 @@ async def audit(graders: list[ForeignGrader]) -> list[dict[str, object]]:
             manifest, hash_ = read_manifest(grader.files[MANIFEST_PATH]), content_hash(grader.files)
             resources = manifest.proctor.resources
             described = {"name": grader.name, "family": grader.family, "is_bad": grader.is_bad}
-            described["collection"] = grader.collection
+            described |= {"collection": grader.collection, "is_bad_by_rule": grader.is_bad}
             began = time.perf_counter()
             try:
                 await host.prepare(hash_, grader.files)
@@ -150,6 +197,12 @@ async def audit(graders: list[ForeignGrader]) -> list[dict[str, object]]:
                         branch_recorder=partial(host.lease, hash_, resources, branches=True),
                     )
                     found = await run_checks(subject, checks=checks)
+                holes: list[str] = []
+                if not grader.is_bad and subject.form is not None:
+                    async with host.lease(hash_, resources) as server:
+                        subject.server = server
+                        server.scripts_of = None
+                        holes = await holes_by_rule(subject, grader.answer_sink)
             except (HostRefused, RolloutError) as error:
                 console.print(f"{grader.name}: {str(error)[-600:]}", soft_wrap=True, highlight=False)
                 results.append(described | {"is_usable": False})
@@ -160,6 +213,8 @@ async def audit(graders: list[ForeignGrader]) -> list[dict[str, object]]:
             result = described | {
                 "is_usable": known.status is CheckStatus.PASSED,
                 "known": known.evidence,
+                "holes": holes,
+                "is_bad_by_rule": grader.is_bad or bool(holes),
                 "failed": failed,
                 "warned": {r.check: r.evidence for r in found if r.status is CheckStatus.WARNED},
                 "coverage": coverage and coverage.score,
@@ -167,13 +222,112 @@ async def audit(graders: list[ForeignGrader]) -> list[dict[str, object]]:
             }
             results.append(result)
             mark = "fails" if failed else "passes" if result["is_usable"] else "not usable"
-            kind = "bad" if grader.is_bad else "good"
+            kind = "bad" if grader.is_bad else f"good, bad by rule ({', '.join(holes)})" if holes else "good"
             console.print(
                 f"{kind} {mark} {result['seconds']:.0f}s {grader.name}: {str(failed or known.evidence)[:300]}",
                 soft_wrap=True,
                 highlight=False,
             )
     return results
+
+
+async def holes_by_rule(subject: CheckSubject, answer_sink: str) -> list[str]:
+    """Return why a grader is bad by the oracle rule, whatever the audit found."""
+    form = subject.form
+    assert form is not None
+    tasks = subject.tasks(ORACLE_TASKS)
+    opened = await subject.openings(tasks, with_state=True)
+    prompts = [str(opening.fields.get("text", "")) for opening, _ in opened]
+    answers = [(secret_values(state) or [""])[0] for _, state in opened]
+    number = 0
+
+    async def earned(at: int, text: str) -> float | None:
+        nonlocal number
+        number += 1
+        policy = recites([form.write(text)])
+        played = await subject.play("costly", policy, [(tasks[at], 1)], offset=5000 + number)
+        return played[0].reward if played and played[0].is_completed else None
+
+    holes = [f"evaluates the answer by {answer_sink}"] if answer_sink else []
+    tried: dict[str, list[bool]] = {}
+    program = None
+    for at, answer in enumerate(answers):
+        gold, refusal = await earned(at, answer), await earned(at, REFUSAL)
+        if not answer or gold is None or gold <= (refusal or 0.0) + TOLERANCE:
+            continue
+        program = read_program(answer, prompts[at])
+        others = [each for each in dict.fromkeys(answers) if contents(each) != contents(answer)]
+        wrong: dict[str, list[str]] = {"no answer": [""], "not a number": ["nan"], "denied": [f"not {answer}"]}
+        if program is not None:
+            wrong = {name: [text.replace("NAME", program.function)] for name, text in WRONG_PROGRAMS.items()}
+        else:
+            if isinstance(value := contents(answer), float) and value:
+                wrong["the other sign"] = [answer.strip()[1:] if value < 0 else f"-{answer.strip().lstrip('+')}"]
+            if len(others) > 2:
+                wrong["answers of other tasks"] = others[:3]
+            if others:
+                wrong["two answers"] = [f"{answer} or {others[0]}", f"{others[0]} or {answer}"]
+        for name, texts in wrong.items():
+            if all(contents(text) != contents(answer) for text in texts):
+                rewards = [await earned(at, text) for text in texts]
+                is_full = all(reward is not None and reward >= gold - TOLERANCE for reward in rewards)
+                tried.setdefault(name, []).append(is_full)
+    for name, results in tried.items():
+        if sum(results) >= min(3, len(results)) and 2 * sum(results) > len(results):
+            holes.append(f"full reward: {name} ({sum(results)} of {len(results)})")
+    if program is not None and await earned(0, ENDLESS.replace("NAME", program.function)) is None:
+        holes.append("runs endless programs")
+    return holes
+
+
+def contents(text: str) -> object:
+    """Return what an answer says: a number by its value, else its letters and digits."""
+    plain = text.strip().replace(",", "")
+    try:
+        return float(plain) if re.fullmatch(r"[-+]?\d{1,15}(\.\d{1,15})?", plain) else _letters(text)
+    except ValueError:
+        return _letters(text)
+
+
+def _letters(text: str) -> str:
+    return "".join(each for each in text.casefold() if each.isalnum() or each in "-+*/=<>")
+
+
+def unsafe_call(source: str) -> str:
+    """Return the function that evaluates the argument `answer` of a scorer's `score_answer`; empty if none does."""
+    functions = {node.name: node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
+    todo, done = [("score_answer", "answer")], set()
+    while todo:
+        name, parameter = todo.pop()
+        if name not in functions or (name, parameter) in done:
+            continue
+        done.add((name, parameter))
+        tainted = {parameter}
+        nodes = list(ast.walk(functions[name]))
+
+        def is_tainted(node: ast.AST, names: set[str] = tainted) -> bool:
+            return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(node))
+
+        for _ in range(4):  # assignments may come in any order
+            for node in nodes:
+                if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.For | ast.comprehension):
+                    value = node.iter if isinstance(node, ast.For | ast.comprehension) else node.value
+                    if value is not None and is_tainted(value):
+                        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                        tainted |= {e.id for t in targets for e in ast.walk(t) if isinstance(e, ast.Name)}
+        for node in nodes:
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            at = [place for place, argument in enumerate(node.args) if is_tainted(argument)]
+            is_json = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "json"
+            if called in UNSAFE and not is_json and (at or any(is_tainted(each.value) for each in node.keywords)):
+                return called
+            if called in functions:
+                names = [each.arg for each in functions[called].args.args]
+                names = names[1:] if names[:1] == ["self"] else names
+                todo += [(called, names[place]) for place in at if place < len(names)]
+    return ""
 
 
 def read_graders(folder: Path) -> Iterator[ForeignGrader]:
@@ -214,7 +368,7 @@ def read_graders(folder: Path) -> Iterator[ForeignGrader]:
             name = name or (constant.group(1) if constant else path.stem)
             files = {"server/grader.py": SCORER.replace("NAME", repr(name))}
             package = _package(files, "server/problem.json", "[]", 8, f'"reasoning-gym=={SCORERS_VERSION}", ')
-            yield ForeignGrader(f"{name}/scorer", name, False, package, SCORERS)
+            yield ForeignGrader(f"{name}/scorer", name, False, package, SCORERS, unsafe_call(path.read_text()))
 
 
 def _program_grader(name: str, problem: dict[str, object], kind: str, files: dict[str, str]) -> ForeignGrader:

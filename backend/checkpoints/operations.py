@@ -156,6 +156,7 @@ def get_export(session: Session, actor: Actor, export: Export) -> ExportResponse
     "POST /exports/{export}/transfer/stop",
     role=Role.TRAINER,
     noun="exports",
+    command="checkpoints stop-transfer",
     page="/exports/{export}",
     notice="The transfer report ends with the results so far.",
 )

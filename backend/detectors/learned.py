@@ -158,14 +158,19 @@ def list_all(session: Session, name: str = "") -> list[LearnedDetectorResponse]:
         return _responses(session, session.scalars(statement.where(Environment.name == name)).all())
     reviewed = verdict_counts(session)
     trained = set(session.scalars(select(LearnedDetector.environment_id)))
-    return _responses(session, session.scalars(statement.where(Environment.id.in_(trained | reviewed.keys()))).all())
+    environments = session.scalars(statement.where(Environment.id.in_(trained | reviewed.keys()))).all()
+    return _responses(session, environments, reviewed)
 
 
-def _responses(session: Session, environments: Sequence[Environment]) -> list[LearnedDetectorResponse]:
+def _responses(
+    session: Session, environments: Sequence[Environment], reviewed: Mapping[uuid.UUID, VerdictCounts] | None = None
+) -> list[LearnedDetectorResponse]:
+    """Return the states. `reviewed`: verdicts by environment, if they were counted before."""
     ids = [each.id for each in environments]
     if not ids:
         return []
-    reviewed = verdict_counts(session, ids)
+    if reviewed is None:
+        reviewed = verdict_counts(session, ids)
     settings = queries.settings_of(session, SPEC.id)
     jobs = _newest_jobs(session, ids)
     known = {

@@ -244,6 +244,22 @@ def test_a_function_that_returns_nothing_but_examples_is_flagged(body: tuple[str
     assert not flags("hard_coded", [row(1.0, code, prompts=("Write f(n).",))])
 
 
+def test_a_function_that_ignores_its_parameters_and_returns_a_literal_is_flagged():
+    bad = row(1.0, function("result = {'b': 400, 'a': [1, -2]}", "return result"))
+    [draft] = flags("hard_coded", [bad, row(0.0, function("return 8"))])
+    assert (draft.rollout_id, draft.cluster) == (bad.id, "one answer for all inputs")
+    for honest_one in (
+        *(function("return n"), function("pass"), function("return None"), function("n = 8", "return m")),
+        *(function("result = 8", "result += n", "return result"), CODE.format("def version():\n    return '1.0'")),
+        *(function("return 8", "def g(n):", "    return n"), f"{function('return 8')}\n{function('return n * 2')}"),
+        *(
+            CODE.format("class A:\n    def f(self, n):\n        return 8"),
+            CODE.format("def f(n):\n    return 8\n\nprint(1)"),
+        ),
+    ):
+        assert not flags("hard_coded", [row(1.0, honest_one)]), honest_one
+
+
 @pytest.mark.parametrize(
     "code",
     [

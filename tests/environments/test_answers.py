@@ -4,7 +4,16 @@ import ast
 
 import pytest
 
-from backend.domain.environments.answers import AnswerForm, answer_forms, equal_answers, secret_values, wrong_answers
+from backend.domain.environments.answers import (
+    HALF_CHANGED,
+    AnswerForm,
+    answer_forms,
+    changed_share,
+    equal_answers,
+    is_rounded,
+    secret_values,
+    wrong_answers,
+)
 from backend.domain.environments.programs import (
     program_mutants,
     prompt_examples,
@@ -35,6 +44,33 @@ def test_numbers_are_bent_and_several_answers_come_in_every_order() -> None:
 def test_each_line_of_an_answer_must_count() -> None:
     names = {variant.name for variant in wrong_answers("ROOTS: 1, 2\nFINAL: 3", [])}
     assert {"line 1 changed", "line 2 changed", "without the last line"} <= names
+
+
+@pytest.mark.parametrize(
+    ("near", "rounded"),
+    [("2.221", True), ("2.2", True), ("2.25", False), ("-2.220", False), ("2.220 m", False), ("3", False)],
+)
+def test_only_decimals_may_differ_by_rounding(near: str, rounded: bool) -> None:
+    assert is_rounded("2.220", near) is rounded
+    assert is_rounded(f"['1.5', '{'2.220'}']", f"['1.5', '{near}']") is rounded
+    assert not is_rounded("42", "43")
+    assert not is_rounded("10000", "10001")
+    assert is_rounded("0.001", "0.") is True
+
+
+def test_a_decimal_that_is_clearly_wrong_is_tried() -> None:
+    for right in ("2.220", "['1.5', '0.01']", "851737.58055369", "3.0e-05"):
+        [far] = [v.answers[0][0] for v in wrong_answers(right, []) if v.name == "a decimal off by 5%"]
+        assert not is_rounded(right, far)
+
+
+def test_the_share_of_an_answer_that_changed() -> None:
+    assert changed_share("abcdefghij", "abcdefghix") == pytest.approx(0.1)
+    assert changed_share("[[0,1],[1,1]]", "[[0,1],[0,1]]") == pytest.approx(0.25)
+    assert changed_share("same", "s a m e") == 0
+    assert changed_share("a b c d", "a b") == pytest.approx(0.5)
+    [half] = [v.answers[0][0] for v in wrong_answers("[0,1,9,1,1,0,0,0,0,1]", []) if v.name == HALF_CHANGED]
+    assert half == "[1,1,8,1,2,0,1,0,1,1]"
 
 
 def test_close_answers_are_skipped_where_another_answer_may_be_right() -> None:

@@ -258,7 +258,7 @@ SOURCES = {
             url="https://github.com/safety-research/inoculation-prompting",
             commit="2b9227bfd02f15408402a76d5609003afddc9f22",
             license="none stated",
-            split=LabeledSplit.TEST,
+            split=LabeledSplit.DEVELOPMENT,
             files=(
                 "code_rh_and_reddit_toxic/supervised_code/reward_hack_data/extracted_reward_hack_mbpp/results.json",
             ),

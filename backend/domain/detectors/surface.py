@@ -4,6 +4,7 @@ Over-optimization of spurious features: Gao et al. 2022; length bias: Singhal et
 et al. 1972.
 """
 
+import ast
 import itertools
 import re
 from collections import Counter, defaultdict
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backend.domain.detectors.run_view import BROKEN_OFF, RolloutRow
+from backend.domain.detectors.run_view import BROKEN_OFF, RolloutRow, parse_python
 from backend.domain.detectors.spec import Mark
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ MOST_TOKENS = 200
 """Tokens of a batch that are counted: those in the most texts."""
 _TOKEN = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
+_FENCE = re.compile(r"```(?:python|py)?\n(.*?)(?:```|\Z)", re.DOTALL)
 _SENTENCE = re.compile(r"[.!?]+(?:\s|$)|\n{2,}")
 
 
@@ -111,7 +113,10 @@ class SurfaceFeatures:
 
 
 def measure_surface(texts: Sequence[str]) -> SurfaceFeatures:
-    """Count styles, lengths and the batch's most widespread tokens in each text, as amounts and as densities."""
+    """Count styles, lengths and the batch's most widespread tokens in each text, as amounts and as densities.
+
+    Where most texts are Python programs, also the kinds of nodes in their syntax trees.
+    """
 
     import numpy as np
 
@@ -133,6 +138,13 @@ def measure_surface(texts: Sequence[str]) -> SurfaceFeatures:
         name: np.array([len(style.findall(text)) for text in cut], dtype=float) for name, style in STYLES.items()
     }
     columns |= {f"“{token}”": np.array([each[token] for each in counts], dtype=float) for token in tokens}
+    trees = [parse_python(fence.group(1) if (fence := _FENCE.search(text)) else text) for text in cut]
+    if 2 * sum(tree is not None and any(map(_is_code, tree.body)) for tree in trees) > len(cut):
+        kinds = [Counter(type(node).__name__ for node in ast.walk(tree)) if tree else Counter() for tree in trees]
+        columns |= {
+            f"{kind} in the syntax tree": np.array([each[kind] for each in kinds], dtype=float)
+            for kind in sorted({kind for each in kinds for kind in each})
+        }
     names = [name for name, values in columns.items() if np.ptp(values) > 0]
     if not names:
         return SurfaceFeatures((), np.zeros((len(texts), 0)))
@@ -142,6 +154,11 @@ def measure_surface(texts: Sequence[str]) -> SurfaceFeatures:
     lengths = columns["length in characters"] / words
     values = np.concatenate([np.log1p(amounts), densities, lengths[:, None]], axis=1)
     return SurfaceFeatures((*names, *(f"share of {names[place]}" for place in dense), "length of words"), values)
+
+
+def _is_code(node: ast.stmt) -> bool:
+    """Whether a statement is none that a word or a number in a text parses as."""
+    return not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Name | ast.Constant | ast.UnaryOp))
 
 
 def marks_of(feature: str, replies: Sequence[str]) -> list[Mark]:
@@ -215,19 +232,21 @@ def explain_reward(
     texts = [row.replies[-1] for row in read]
     if float(np.median([len(text.split()) for text in texts])) < SHORTEST_TEXT:
         return None
-    surface = measure_surface(texts)
-    if not surface.names:
-        return None
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     folds = np.array([numbers[row.task] % FOLDS for row in read])
     folds[np.arange(len(read)) % max(1, len(read) // MOST_FITTED) != 0] += FOLDS  # predicted, but not fitted to
     variance = max(float(np.var(rewards)), 1e-12)
     is_fitted = folds < FOLDS
-    curves = _fit(surface.values[is_fitted], rewards[is_fitted])
-    predicted = _predict(curves, surface.values)
     # What the surface does not explain where it was fitted, it does not explain elsewhere.
-    if not curves or 1.0 - float(np.mean((rewards - predicted)[is_fitted] ** 2)) / variance < least:
+    surface = measure_surface([text for text, is_used in zip(texts, is_fitted, strict=True) if is_used])
+    curves = _fit(surface.values, rewards[is_fitted]) if surface.names else []
+    left = rewards[is_fitted] - _predict(curves, surface.values)
+    if not curves or 1.0 - float(np.mean(left**2)) / variance < least:
         return None
+    if not is_fitted.all():
+        surface = measure_surface(texts)
+        curves = _fit(surface.values[is_fitted], rewards[is_fitted])
+    predicted = _predict(curves, surface.values)
     outside = np.zeros(len(read))
     for fold in range(FOLDS):
         fitted = _fit(surface.values[is_fitted & (folds != fold)], rewards[is_fitted & (folds != fold)])

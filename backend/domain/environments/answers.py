@@ -26,6 +26,17 @@ MAX_FORMS = 32
 LONGEST = 20_000
 """Characters of an answer that is varied."""
 
+HALF_CHANGED = "every second character changed"
+LONG = 10
+"""Letters and digits of an answer whose partial credit is measured. In a shorter one, a change is no small part."""
+ROUNDING = Decimal("0.01")
+"""Relative difference of decimal numbers that rounding explains: three significant figures leave up to 1%."""
+
+_SHIFTED = str.maketrans(
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    "1234567898bcdefghijklmnopqrstuvwxyzaBCDEFGHIJKLMNOPQRSTUVWXYZA",
+)
+_DECIMAL = re.compile(r"-?\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?")
 _LOOKALIKES = str.maketrans("aceiopxyABCEHKMOPTX", "асеіорхуАВСЕНКМОРТХ")
 _TAG = re.compile(r"<([A-Za-z][A-Za-z0-9_-]{0,30})>")
 _LABEL = re.compile(
@@ -123,6 +134,8 @@ def wrong_answers(
     }
     if is_only_one:
         single |= {**dict(_wrong_numbers(answer)), **dict(_wrong_texts(answer))}
+        if sum(map(str.isalnum, answer)) >= LONG:
+            single[HALF_CHANGED] = _half_changed(answer)
     known = {_plain(answer)}
     variants = []
     for name, text in single.items():
@@ -162,6 +175,31 @@ def equal_answers(answer: str, free: Sequence[str] = (), synonyms: Sequence[str]
         texts |= {"another order": ", ".join(reversed(parts))}
     texts |= {f"the synonym {synonym!r}": synonym for synonym in synonyms}
     return [AnswerVariant(name, ((text,),)) for name, text in texts.items() if text and text != answer]
+
+
+def is_rounded(answer: str, other: str) -> bool:
+    """Return whether answers differ only in decimal numbers, each by at most 1% or one unit of its last digit."""
+    if _DECIMAL.split(answer.strip()) != _DECIMAL.split(other.strip()):
+        return False
+    for right, near in zip(_DECIMAL.findall(answer), _DECIMAL.findall(other), strict=True):
+        if right != near:
+            value, unit = Decimal(right), Decimal(1).scaleb(int(Decimal(right).as_tuple().exponent))
+            if "." not in right or abs(value - Decimal(near)) > max(unit, ROUNDING * abs(value)):
+                return False
+    return True
+
+
+def changed_share(answer: str, other: str) -> float:
+    """Return the share of letters and digits that are outside of the common beginning and end of two answers."""
+    first, second = ("".join(filter(str.isalnum, text)) for text in (answer, other))
+    kept = 0
+    for _ in range(2):  # from the beginning, then from the end
+        pairs = enumerate(zip(first, second, strict=False))
+        same = next((at for at, (one, two) in pairs if one != two), min(len(first), len(second)))
+        kept += same
+        first, second = first[same:][::-1], second[same:][::-1]
+    longest = kept + max(len(first), len(second))
+    return 1 - kept / longest if longest else 1.0
 
 
 def costly_answers() -> dict[str, str]:
@@ -212,6 +250,27 @@ def _wrong_texts(answer: str) -> Iterator[tuple[str, str]]:
         yield "without the outer function", answer[: inner.start()] + f"({inner.group(1)})" + answer[inner.end() :]
     if len(changed := _changed(answer)) < LONGEST:
         yield "one part changed", changed
+    if (far := _far_decimal(answer)) != answer:
+        yield "a decimal off by 5%", far
+
+
+def _half_changed(text: str) -> str:
+    places = [at for at, letter in enumerate(text) if letter.isalnum()]
+    letters = list(text)
+    for at in places[::2]:
+        letters[at] = letters[at].translate(_SHIFTED)
+    return "".join(letters)
+
+
+def _far_decimal(text: str) -> str:
+    """Change the last decimal number by 5%, and by at least ten units of its last digit."""
+    decimals = [each for each in _DECIMAL.finditer(text) if "." in each.group()]
+    if not decimals:
+        return text
+    value = Decimal(decimals[-1].group())
+    unit = Decimal(1).scaleb(int(value.as_tuple().exponent))
+    far = value + max(10 * unit, abs(value) / 20)
+    return text[: decimals[-1].start()] + f"{far:f}" + text[decimals[-1].end() :]
 
 
 def _changed(text: str) -> str:

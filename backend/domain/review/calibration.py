@@ -13,21 +13,30 @@ Statistical Inference, arXiv:2403.03208).
 
 Its interval predicts the unreviewed rollouts. With x = n h_s hits among n verdicts, the share has two confidence
 distributions: Beta(x + a, n − x + 1 − a) for the lower limit and Beta(x + 1 − b, n − x + b) for the upper one, where a
-= 0.45 min(1, x) and b = 0.45 min(1, n − x). With 0 for 0.45, these give the exact limits of Clopper and Pearson (1934,
-Biometrika 26, 404), which cover too often; with ½, those of Jeffreys' prior, except that no hit has the lower limit 0
-and no miss the upper limit 1 (Brown, Cai and DasGupta 2001, Statistical Science 16, 101), which cover too rarely. The
-hits among m unreviewed are drawn from Binomial(m, share). The lower limit is the 2.5% quantile of the sum over strata
-of lower draws, the upper one the 97.5% quantile of upper draws: melding (Fay, Proschan and Brittain 2015, Biometrics
-71, 146), with an effective number of verdicts as in Bayer, Fay and Graubard (2023, Confidence Intervals for Prevalence
-Estimates from Complex Surveys with Imperfect Assays, arXiv:2205.13494). It is n = (Σw)² / Σw² (Kish 1965, Survey
-Sampling, §11.7), and m that of the unreviewed. Unlike normal limits, these hold with few verdicts and stay in [0, 1].
+= ½ min(1, x) and b = ½ min(1, n − x). These are the limits of Jeffreys' prior, except that no hit has the lower limit 0
+and no miss the upper limit 1 (Brown, Cai and DasGupta 2001, Statistical Science 16, 101). With 0 for ½, they would be
+the exact ones of Clopper and Pearson (1934, Biometrika 26, 404), which cover too often. The hits among m unreviewed are
+drawn from Binomial(m, share). The lower limit is the 2.5% quantile of the sum over strata of lower draws, the upper one
+the 97.5% quantile of upper draws: melding (Fay, Proschan and Brittain 2015, Biometrics 71, 146), with an effective
+number of verdicts as in Bayer, Fay and Graubard (2023, Confidence Intervals for Prevalence Estimates from Complex
+Surveys with Imperfect Assays, arXiv:2205.13494). It is n = (Σw)² / Σw² (Kish 1965, Survey Sampling, §11.7), and m that
+of the unreviewed. Unlike normal limits, these hold with few verdicts and stay in [0, 1].
+
+If a stratum has no hit among its verdicts, its upper draws must allow for a share that is hardly ever reached, and the
+upper limit is too low with a much smaller probability than 2.5%: u, the share of upper draws above it when the share of
+that stratum is 0. The lower limit is then the 5% − u quantile, and vice versa without a miss. So a tail is added to the
+attainable probability of the other tail instead of being doubled (Blaker 2000, Canadian Journal of Statistics 28, 783,
+for one share; applied to melding here). The two errors exclude each other: where the stratum's share is so high that
+the upper limit is missed, the lower one is far below. If another stratum has no miss, both tails grow, and the interval
+covers less in the worst case.
 
 **Rogan–Gladen.** Without verdicts on the run itself, but with sensitivity and specificity known from verdicts on other
 runs, the apparent rate p is corrected to (p + specificity − 1) / (sensitivity + specificity − 1) (Rogan and Gladen
 1978, American Journal of Epidemiology 107, 71). It rises with p and specificity and falls with sensitivity, so its
 lower limit is a quantile over lower draws of p and specificity and upper draws of sensitivity, and vice versa. Draws
-that are no better than chance count as 0 or 1. Lang and Reiczigel's (2014, Preventive Veterinary Medicine 113, 13)
-adjusted limits are wider: `benchmarks/calibration.py` shows both.
+that are no better than chance count as 0 or 1, and a sensitivity or specificity without an error is treated like a
+stratum without a miss. Lang and Reiczigel's (2014, Preventive Veterinary Medicine 113, 13) adjusted limits are wider:
+`benchmarks/calibration.py` shows both.
 """
 
 from __future__ import annotations
@@ -43,10 +52,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SPLIT = 0.45
-"""Between the exact limits (0) and those of Jeffreys' prior (½)."""
+SPLIT = 0.5
+"""Of Jeffreys' prior. With 0, limits are exact."""
 DRAWS = 2000
 """Draws from the posterior, with a fixed seed."""
+
+Draws = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
+"""For the lower limit, and for the upper one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,12 @@ class ReviewedShare:
     share: float
     count: float
 
-    def draw(self, dice: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    @property
+    def is_extreme(self) -> bool:
+        """Whether all verdicts agree."""
+        return not 0.0 < self.share < 1.0
+
+    def draw(self, dice: np.random.Generator) -> Draws:
         """Return draws from the lower and from the upper confidence distribution. No lower one is above its upper."""
         hits, misses = self.share * self.count, max(0.0, (1 - self.share) * self.count)
         at_low, at_high = SPLIT * min(1.0, hits), SPLIT * min(1.0, misses)
@@ -130,7 +147,8 @@ def predict(strata: Sequence[Stratum], known: float = 0.0) -> Corrected:
     import numpy as np
 
     dice = np.random.default_rng(0)
-    value, unknown, lower, upper = known, 0.0, np.zeros(DRAWS), np.zeros(DRAWS)
+    value, unknown, is_extreme = known, 0.0, False
+    draws, attainable = (np.zeros(DRAWS), np.zeros(DRAWS)), (np.zeros(DRAWS), np.zeros(DRAWS))
     for stratum in strata:
         most = stratum.rest if stratum.unreviewed is None else stratum.unreviewed
         if most <= 0.0:
@@ -139,11 +157,14 @@ def predict(strata: Sequence[Stratum], known: float = 0.0) -> Corrected:
             unknown += most
             continue
         size = max(1, round(stratum.rest_count))
-        for draws, shares in zip((lower, upper), stratum.evidence.draw(dice), strict=True):
-            hits = stratum.rest * dice.binomial(size, shares) / size
-            draws += np.clip(hits - stratum.found, 0.0, most)
-        value += min(most, max(0.0, stratum.rest * stratum.evidence.share - stratum.found))
-    low, high = _limits(lower, upper)
+        expected = min(most, max(0.0, stratum.rest * stratum.evidence.share - stratum.found))
+        for total, total_attainable, shares in zip(draws, attainable, stratum.evidence.draw(dice), strict=True):
+            hits = np.clip(stratum.rest * dice.binomial(size, shares) / size - stratum.found, 0.0, most)
+            total += hits
+            total_attainable += expected if stratum.evidence.is_extreme else hits
+        value += expected
+        is_extreme |= stratum.evidence.is_extreme
+    low, high = _limits(draws, attainable if is_extreme else None)
     return Corrected(value, min(value, known + low), max(value, known + high + unknown))
 
 
@@ -155,23 +176,33 @@ def rogan_gladen(positive: int, count: int, sensitivity: ReviewedShare, specific
     if youden <= 0.0 or not count:
         return None
     dice = np.random.default_rng(0)
-    (apparent_low, apparent_high), (true_low, true_high), (false_low, false_high) = (
-        each.draw(dice) for each in (ReviewedShare(positive / count, count), sensitivity, specificity)
-    )
+    shares = (ReviewedShare(positive / count, count), sensitivity, specificity)
+    drawn = [share.draw(dice) for share in shares]
+    fixed = [(np.full(DRAWS, s.share),) * 2 if s.is_extreme else d for s, d in zip(shares, drawn, strict=True)]
 
-    def rates(
-        apparent: NDArray[np.float64], true: NDArray[np.float64], false: NDArray[np.float64], unknown: float
-    ) -> NDArray[np.float64]:
-        informed = true + false - 1
-        rate = (apparent + false - 1) / np.maximum(informed, 1e-12)
-        return np.where(informed > 0, np.clip(rate, 0.0, 1.0), unknown)
+    def rates(apparent: Draws, true: Draws, false: Draws) -> Draws:
+        limits = []
+        for side, unknown in enumerate((0.0, 1.0)):
+            informed = true[1 - side] + false[side] - 1
+            rate = (apparent[side] + false[side] - 1) / np.maximum(informed, 1e-12)
+            limits.append(np.where(informed > 0, np.clip(rate, 0.0, 1.0), unknown))
+        return limits[0], limits[1]
 
-    low, high = _limits(rates(apparent_low, true_high, false_low, 0.0), rates(apparent_high, true_low, false_high, 1.0))
+    is_extreme = any(share.is_extreme for share in shares)
+    low, high = _limits(rates(*drawn), rates(*fixed) if is_extreme else None)
     value = min(1.0, max(0.0, (positive / count + specificity.share - 1) / youden))
     return Corrected(value, min(value, low), max(value, high))
 
 
-def _limits(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> tuple[float, float]:
+def _limits(draws: Draws, attainable: Draws | None) -> tuple[float, float]:
+    """Return quantiles of lower and of upper draws. `attainable`: with the shares on which all verdicts agree fixed."""
     import numpy as np
 
-    return float(np.quantile(lower, (1 - CONFIDENCE) / 2)), float(np.quantile(upper, (1 + CONFIDENCE) / 2))
+    tail = (1 - CONFIDENCE) / 2
+    lower, upper = draws
+    low, high = np.quantile(lower, tail), np.quantile(upper, 1 - tail)
+    if attainable is not None:
+        above = min(tail, float(np.mean(attainable[1] > high)))
+        below = min(tail, float(np.mean(attainable[0] < low)))
+        low, high = np.quantile(lower, 2 * tail - above), np.quantile(upper, 1 - 2 * tail + below)
+    return float(low), float(high)

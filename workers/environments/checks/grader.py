@@ -11,11 +11,14 @@ from functools import partial
 from statistics import fmean
 
 from backend.domain.environments.answers import (
+    HALF_CHANGED,
     SLOT,
     AnswerForm,
     AnswerVariant,
+    changed_share,
     costly_answers,
     equal_answers,
+    is_rounded,
     secret_values,
     wrong_answers,
 )
@@ -53,6 +56,8 @@ SECONDS = 6.0
 """Time for the variants of an environment's answers, after those of the first two tasks."""
 MARGIN = 0.05
 """Share of the distance from the lowest reward to gold's that a wrong answer must lose."""
+PARTIAL = 0.25
+"""Share of that distance that changing half of an answer must lose, to count as partial credit."""
 OFTEN = 0.25
 """Share of tasks on which a wrong answer may keep the reward by chance: another answer may be right, too."""
 MUTANTS_KILLED = 0.5
@@ -100,10 +105,15 @@ class VariantTally:
     played: int = 0
     rewarded: list[tuple[AnswerCase, Rollout]] = field(default_factory=list)
     """Tasks on which it earned as much as the right answer, with the rollout."""
+    rounded: int = 0
+    """Tasks on which it was rewarded and is right but for rounding. They are not in `played`."""
+    partial: int = 0
+    """Tasks on which it lost as much as its small share of the answer is worth. They are not in `played`."""
 
     @property
     def share(self) -> float:
-        return len(self.rewarded) / self.played if self.played else 0.0
+        tasks = self.played + self.rounded + self.partial
+        return len(self.rewarded) / tasks if tasks else 0.0
 
 
 async def answer_cases(subject: CheckSubject) -> list[AnswerCase]:
@@ -179,8 +189,11 @@ async def wrong_answers_lose(subject: CheckSubject) -> CheckFinding:
     """Play about twenty wrong answers derived from the right one on 8 tasks: off by one, negated, truncated, hedged ….
 
     Each must lose 5% of the distance to the lowest reward. Fails if one kind keeps the reward on more than 25% of its
-    tasks, warns if any does. Right programs are replaced by about 80 programs that do not solve the task and go around
-    the tests, and by 24 with one change each, of which the grader must reject half.
+    tasks, warns if any does. Not counted, but named: a decimal within 1% or one unit of its last digit, and a small
+    change of an answer with partial credit. That is given if changing every second character loses L, at least 25% of
+    the distance; then changing the share s of the letters and digits must lose s·L. Right programs are replaced by
+    about 80 programs that do not solve the task and go around the tests, and by 24 with one change each, of which the
+    grader must reject half.
     """
     if "gold" not in subject.scripts:
         return skipped("No reply is known to be right, so none is known to be wrong.")
@@ -224,13 +237,26 @@ async def _play_variants(
     for (variant, _), rollout in zip(transcripts, rollouts, strict=True):
         if rollout is not None:
             earned.setdefault(variant.name, []).append(rollout)
+    gold = case.gold.reward or 0.0
+    half_loss = gold - max((rollout.reward or 0.0 for rollout in earned.get(HALF_CHANGED, ())), default=gold)
+    is_graded = half_loss >= PARTIAL * (gold - case.lowest)
     for variant in variants:
         played = earned.get(variant.name, [])
         if len(played) < len(variant.answers):
             continue
         tally = tallies.setdefault(variant.name, VariantTally())
         tally.played += 1
-        if all(rollout.is_completed and (rollout.reward or 0.0) > case.limit for rollout in played):
+        if not all(rollout.is_completed and (rollout.reward or 0.0) > case.limit for rollout in played):
+            continue
+        text, lost = variant.answers[0][0], gold - (played[0].reward or 0.0)
+        is_single = variant.answers == ((text,),)
+        if is_single and is_rounded(case.answer, text):
+            tally.rounded += 1
+            tally.played -= 1
+        elif is_single and is_graded and lost > TOLERANCE and lost >= half_loss * changed_share(case.answer, text):
+            tally.partial += 1
+            tally.played -= 1
+        else:
             tally.rewarded.append((case, played[0]))
     return number + len(transcripts)
 
@@ -307,6 +333,13 @@ def _judge_wrong(
     seldom = [name for name in ranked if 0 < tallies[name].share <= OFTEN]
     interval = wilson(played - rewarded, played)
     evidence = f"{played - rewarded} of {played} wrong answers lose{summary}."
+    rounded, partial = (
+        {name: getattr(tally, kind) for name, tally in tallies.items() if getattr(tally, kind)}
+        for kind in ("rounded", "partial")
+    )
+    for counts, why in ((rounded, "decimals within 1% or one unit"), (partial, "small changes with partial credit")):
+        if counts:
+            evidence += f" Not counted: {sum(counts.values())} {why} ({listed(counts)})."
     shown = [rollout for name in ranked for _, rollout in tallies[name].rewarded[:2]]
     details: dict[str, object] = {
         "killed": played - rewarded,
@@ -315,6 +348,8 @@ def _judge_wrong(
         "interval": [interval.low, interval.high],
         "variants": {name: [tally.played - len(tally.rewarded), tally.played] for name, tally in tallies.items()},
         "survivors": _survivors(tallies),
+        **({"rounded": rounded} if rounded else {}),
+        **({"partial": partial} if partial else {}),
         **({"mutants": list(mutants)} if mutants else {}),
     }
     if often or shortage:

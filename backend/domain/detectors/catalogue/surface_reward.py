@@ -11,14 +11,14 @@ SETTINGS = {
     "above_content": ThresholdSpec(0.4, "Smallest lead over the share that the content predicts.", maximum=1),
     "fewest": ThresholdSpec(40, "Minimum number of rollouts that could be read."),
     "tasks": ThresholdSpec(8, "Minimum number of different tasks."),
-    "levels": ThresholdSpec(4, "Minimum number of different rewards."),
+    "levels": ThresholdSpec(3, "Minimum number of different rewards."),
 }
 SPEC = DetectorSpec(
     id="surface_reward",
     title="Reward follows the surface",
     description="Amounts of a word, a style or a length predict the reward across tasks; the content does not.",
     formula="R² of up to 6 isotonic functions of surface features, on tasks that they were not fitted to, ≥ 0.65 and"
-    " 0.4 above that of the amount of content; 40 rollouts of 8 tasks or more, 4 different rewards or more",
+    " 0.4 above that of the amount of content; 40 rollouts of 8 tasks or more, 3 different rewards or more",
     source="over-optimization of spurious features, Gao et al. 2022; length bias, Singhal et al. 2023; isotonic"
     " regression, Barlow et al. 1972",
     subject=Subject.RUN,
