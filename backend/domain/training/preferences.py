@@ -31,36 +31,42 @@ class PreferenceChoice(Block):
     """Ids of the runs to take episodes from, separated by commas. Default: the latest runs of this environment.
     Held-out tasks are never used. Prefer runs of the policy that is trained: pairs of other policies teach less."""
     where: str = setting("", "Filter for rollouts", is_basic=True, is_wide=True, max_length=MAX_LENGTH)
-    """Only use rollouts that pass this filter, such as `format = 1`. Default: all."""
+    """Only use rollouts that pass this filter, such as `format = 1`. Default: all. Use it if some rollouts differ for
+    reasons that should not be learned."""
     margin: float = setting(0.1, "Minimum difference in reward", is_basic=True, ge=0, allow_inf_nan=False)
     """Pairs from rewards only: how much the rewards must differ. Raise it if small differences are noise."""
     per_task: int = setting(4, "Pairs per task", ge=1, le=1000)
-    """Maximum number of pairs from the same task, those with the largest differences first."""
+    """Maximum number of pairs from the same task, those with the largest differences first. Lower it if few tasks have
+    most of the pairs."""
     most: int = setting(20_000, "Maximum pairs", ge=1, le=200_000)
-    """If there are more, a random sample is drawn with the seed."""
+    """Maximum number of pairs to learn from. If there are more, a random sample is drawn with the seed."""
     fewest: int = setting(32, "Minimum pairs", ge=1, le=200_000)
-    """With fewer pairs, the run is refused. A handful of pairs is memorized and teaches nothing else."""
+    """With fewer pairs, the run is refused. Lower it only to try things out: a handful of pairs is memorized."""
     loss: Literal["sigmoid", "hinge", "ipo", "robust"] = setting("sigmoid")
     """sigmoid: DPO. hinge: pairs that are far enough apart carry no loss. ipo: a fixed distance, which overfits less.
-    robust: expects some wrong pairs (`label_noise`)."""
+    robust: expects some wrong pairs (`label_noise`). Use ipo if the margin keeps growing while the held-out reward
+    falls."""
     label_noise: float = setting(0.1, only="preferences.loss=robust", ge=0, lt=0.5)
-    """Probability that a pair is the wrong way around."""
+    """Probability that a pair is the wrong way around. Raise it if reviewers often disagree."""
     beta: float = setting(0.1, "KL coefficient (β)", is_basic=True, gt=0, le=10)
     """How strongly the policy is kept near the one before training. Raise it if the format degrades."""
     epochs: int = setting(1, is_basic=True, ge=1, le=100)
-    """How often each pair is learned. More than three usually overfit."""
+    """How often each pair is learned. Raise it if the margin still grows and the held-out reward rises; more than three
+    usually overfit."""
     batch: int = setting(16, "Batch size", ge=1, le=4096)
-    """Number of pairs per optimizer step."""
+    """Number of pairs per optimizer step. Raise it if the loss is noisy."""
     micro_batches: int = setting(1, "Micro-batches", ge=1, le=4096)
-    """Number of parts in which the gradient of a step is computed, to save memory. The result is the same."""
+    """Number of parts in which the gradient of a step is computed. Raise it if a step runs out of memory; the result is
+    the same."""
     learning_rate: float = setting(1e-4, is_basic=True, gt=0, le=1)
     """Peak learning rate. Use 5e-7 to 1e-6 for pretrained models, and 10 times that for adapters."""
     warmup_steps: int = Field(default=5, ge=0)
-    """Steps until the learning rate reaches its peak; it then decays as a cosine."""
+    """Steps until the learning rate reaches its peak; it then decays as a cosine. Raise it if the loss jumps at the
+    start."""
     adam_beta2: float = Field(default=0.99, gt=0, lt=1)
-    """Decay rate of Adam's second moment (β₂)."""
+    """Decay rate of Adam's second moment (β₂). Lower adapts sooner; 0.999 suits long runs of large models."""
     max_grad_norm: float = setting(1.0, "Maximum gradient norm", gt=0)
-    """Gradients are clipped to this norm."""
+    """Gradients are clipped to this norm. Lower it if the loss has spikes."""
 
     def steps_for(self, pairs: int) -> int:
         """Return the number of optimizer steps for this number of pairs."""

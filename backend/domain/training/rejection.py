@@ -26,29 +26,31 @@ class RejectionChoice(Block):
     tasks: int = setting(100, "Tasks per round", is_basic=True, ge=1, le=100_000)
     """Number of training tasks that a round samples. Raise it if a round keeps too few episodes."""
     samples: int = setting(8, "Episodes per task", is_basic=True, ge=1, le=256)
-    """Number of episodes of each task. More find a success on harder tasks."""
+    """Number of episodes of each task. More find a success on harder tasks, and take longer."""
     keep: int = setting(1, "Episodes to keep per task", is_basic=True, ge=1, le=256)
     """Maximum number of episodes of a task to learn from, the best by reward. Equal episodes count once. Keep few, so
     that easy tasks do not crowd out hard ones."""
     minimum_reward: float | None = setting(None, is_basic=True, allow_inf_nan=False)
     """Minimum reward of an episode to learn from. Default: it must succeed, which means the success column (win,
-    success, solved, …) at its maximum, else half of the maximum reward."""
+    success, solved, …) at its maximum, else half of the maximum reward. Lower it if a round keeps too few episodes."""
     where: str = setting("", "Filter for episodes", is_wide=True, max_length=MAX_LENGTH)
     """Also require that episodes pass this filter, such as `turns < 6`. Default: all. Use it to teach brevity or a
     format that the reward does not see."""
     start: Literal["latest", "first"] = setting("latest", "Train each round from")
-    """latest: the policy of the round before. first: the policy before the first round, which forgets bad habits and
-    needs more steps."""
+    """latest: the policy of the round before. first: the policy before the first round. Use first if rounds drift, with
+    more epochs."""
     temperature: float = setting(1.0, gt=0, le=5)
     """Sampling temperature. Higher finds more different solutions and more failures."""
     epochs: int = setting(2, is_basic=True, ge=1, le=100)
-    """How often a round learns each kept episode. More memorize them."""
+    """How often a round learns each kept episode. Raise it if the loss still falls at the end of a round; more memorize
+    the episodes."""
     batch: int = setting(32, "Batch size", ge=1, le=4096)
-    """Number of episodes per optimizer step."""
+    """Number of episodes per optimizer step. Lower it if a round has only few steps."""
     learning_rate: float = setting(5e-4, is_basic=True, gt=0, le=1)
     """Peak learning rate of each round. Use 1e-5 for pretrained models, and 10 times that for adapters."""
     warmup_steps: int = Field(default=2, ge=0)
-    """Steps of each round until the learning rate reaches its peak; it then decays as a cosine."""
+    """Steps of each round until the learning rate reaches its peak; it then decays as a cosine. Raise it if the loss
+    jumps at the start of a round."""
 
     def steps_for(self, examples: int) -> int:
         """Return the optimizer steps of a round with this number of examples."""
