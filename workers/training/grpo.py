@@ -32,7 +32,7 @@ from workers.training.hardware import resolve_hardware
 from workers.training.ranks import Ranks, StageOrder, play_together
 from workers.training.reporting import ETA_STEPS, BackgroundWriter, seconds_left, step_figures
 from workers.training.steering import Steering
-from workers.training.teacher import describe_teacher, load_teacher, score_rollouts
+from workers.training.teacher import load_teacher, score_rollouts
 from workers.training.trl_base import Clock
 from workers.training.trl_grpo import train_grpo
 
@@ -145,7 +145,7 @@ class GrpoStage:
         choice, tokenizer = self.context.configuration.distillation, self._run.tokenizer
         self.context.recorder.progress(phase="loading the teacher", done=0, total=1)
         teacher = load_teacher(choice, tokenizer)
-        self.context.recorder.log(f"distillation from {describe_teacher(choice)}")
+        self.context.recorder.log(f"distillation from {choice.described}")
         return partial(score_rollouts, teacher, end=int(tokenizer.eos_token_id), clip=choice.clip)
 
     def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:

@@ -202,9 +202,3 @@ def score_rollouts(teacher: ScoreExamples, rollouts: Sequence[Rollout], *, end: 
         advantages[place] = teacher_advantages(own, scores, example.mask, clip)
         rollouts[place].metrics[TEACHER_KL] = reverse_kl(own, scores, example.mask)
     return advantages
-
-
-def describe_teacher(choice: DistillationChoice) -> str:
-    return {"base": choice.base, "endpoint": choice.endpoint, "checkpoint": f"checkpoint {choice.checkpoint}"}[
-        choice.teacher
-    ]

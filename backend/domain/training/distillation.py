@@ -41,6 +41,16 @@ class DistillationChoice(Block):
     """Limit of what one token may earn or lose, in nats. Lower it if single tokens that the teacher finds impossible
     make the gradient norm jump."""
 
+    @property
+    def described(self) -> str:
+        """The teacher in a sentence."""
+        named = {
+            "base": self.base,
+            "endpoint": f"endpoint {self.endpoint}",
+            "checkpoint": f"checkpoint {self.checkpoint}",
+        }
+        return named[self.teacher]
+
     def problem(self) -> str | None:
         """Return what is missing to find the teacher."""
         given = {"checkpoint": self.checkpoint, "base": self.base.strip(), "endpoint": self.endpoint.strip()}

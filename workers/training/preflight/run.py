@@ -56,7 +56,7 @@ from workers.training.preflight.measure import (
     successes,
 )
 from workers.training.run import INFRASTRUCTURE_ERRORS, starting_weights
-from workers.training.teacher import describe_teacher, load_teacher
+from workers.training.teacher import load_teacher
 
 TASKS = 32
 SCRIPTED_EPISODES = 64
@@ -215,7 +215,7 @@ def _check_teacher(context: TrainingContext, add: AddFinding, initial: InitialPo
         sentence = f"{error}".rstrip(".")
         add(problem("teacher", f"The teacher cannot be used: {sentence}.", "Choose another teacher (distillation)."))
         return False
-    add(ok("teacher", f"The teacher, {describe_teacher(choice)}, gives log-probabilities in the student's vocabulary."))
+    add(ok("teacher", f"The teacher, {choice.described}, gives log-probabilities in the student's vocabulary."))
     return True
 
 
