@@ -10,14 +10,12 @@ import torch
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.distillation import reverse_kl, teacher_advantages
 from backend.domain.training.grpo import GrpoChoice
-from backend.domain.training.warm_up import SftChoice
 from tests.policies.endpoint import KEY, error, raw, serving
-from tests.training.game import CHOICE, Game, batch_run, make_tiny, some_examples
+from tests.training.game import CHOICE, Game, batch_run, make_tiny, some_examples, warmed_up
 from workers.models.build import build_tokenizer
 from workers.policies.openai_api import Endpoint
 from workers.training.examples import TrainingExample
 from workers.training.grpo_batch import GrpoRun, GrpoStep, play_batch, rows_of
-from workers.training.sft import SftRun, train_sft
 from workers.training.teacher import (
     TEACHER_KL,
     EndpointTeacher,
@@ -128,24 +126,6 @@ def test_rewards_do_not_matter_and_the_environments_tokens_earn_nothing() -> Non
         own, mask = rollout.logprobs or [], rollout.completion_mask or []
         assert advantages == pytest.approx([(-1 - value) * counts for value, counts in zip(own, mask, strict=True)])
         assert TEACHER_KL in rollout.metrics
-
-
-def warmed_up(folder: Path, steps: int) -> Any:
-    """A model that learned for this many steps to answer <move>4</move>."""
-    model, tokenizer = make_tiny()
-    train_sft(
-        SftRun(
-            model=model,
-            tokenizer=tokenizer,
-            choice=SftChoice(steps=steps, batch=8, learning_rate=3e-3, warmup_steps=2),
-            examples=some_examples(tokenizer),
-            seed=3,
-            folder=folder,
-            save_every=1000,
-            on_step=lambda *_: True,
-        )
-    )
-    return model, tokenizer
 
 
 @pytest.mark.slow
