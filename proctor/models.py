@@ -403,6 +403,21 @@ class PreflightFinding(Model):
     evidence: dict[str, Any] | None = None
 
 
+class PairExample(Model):
+    """Two episodes of the same task, of which the first is preferred."""
+
+    reason: str
+    """`verdicts` or `rewards`"""
+    task: str
+    chosen_id: UUID
+    rejected_id: UUID
+    chosen_reward: float | None
+    rejected_reward: float | None
+    chosen: list[dict[str, str]]
+    """Messages of the preferred episode."""
+    rejected: list[dict[str, str]]
+
+
 class TrainingSetting(Model):
     """One setting of a training run."""
 
@@ -2516,6 +2531,24 @@ class StartedTraining(Model):
     status: RunStatus
     policy_id: UUID | None
     configuration: dict[str, Any]
+
+
+class PairPreviewResponse(Model):
+    """The pairs that preference training would learn from."""
+
+    pairs: int
+    found: int
+    """Number of pairs before a sample was drawn."""
+    fewest: int
+    """Number of pairs without which a run is refused."""
+    tasks: int
+    """Number of tasks with a pair."""
+    rollouts: int
+    """Number of rollouts on training tasks that were considered."""
+    by_reason: dict[str, int]
+    runs: list[UUID]
+    warnings: list[str]
+    examples: list[PairExample]
 
 
 class PreflightResponse(Job):
