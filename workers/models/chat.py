@@ -124,7 +124,7 @@ class ChatTokens:
         return text.removesuffix(self.format.closing) if is_ended else text
 
     def _render_prompt(self, key: MessageKey, *, is_opening: bool) -> list[int]:
-        messages = [{"role": role, "content": content} for role, content in key]
+        messages: Messages = [{"role": role, "content": content} for role, content in key]
         if self.format.folds_system:
             messages = fold_system(messages)
         if self.format.merges_turns:
