@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         NetworkResponse,
         NewToken,
         NoticeResponse,
+        PairPreviewResponse,
         PlayResponse,
         PolicyResponse,
         PreflightResponse,
@@ -1200,6 +1201,46 @@ class ExamplesOperations(Namespace):
             "POST",
             f"/training/examples/{segment(file)}/restore",
             "query",
+        )
+
+    def preview_pairs(
+        self,
+        *,
+        version_id: UUID | str,
+        preset: str | None = None,
+        configuration: dict[str, Any] | None = None,
+        name: str | None = None,
+        without_certificate: str | None = None,
+        content_hash: str | None = None,
+        preflight_id: UUID | str | None = None,
+        again: UUID | str | None = None,
+        key: str | None = None,
+    ) -> PairPreviewResponse:
+        """Preview the pairs that preference training would learn from: their number, their reasons and three of them.
+
+        - `version_id`: Environment version to train on.
+        - `preset`: Name of a preset. `configuration` overrides it.
+        - `configuration`: Settings as nested JSON; may be partial.
+        - `name`: Name of the run and its policy. Default: made from the name of the environment.
+        - `without_certificate`: Why to train on a version that has not passed its checks.
+        - `content_hash`: Refuse a version with another content hash.
+        - `preflight_id`: Start from the settings of this pre-flight.
+        - `again`: Training run that is repeated. The new run links to it.
+        - `key`: Any text. A repeated request with the same key returns the run it started."""
+        return self._call(
+            "PairPreviewResponse",
+            "POST",
+            "/training/pairs/preview",
+            "body",
+            version_id=version_id,
+            preset=preset,
+            configuration=configuration,
+            name=name,
+            without_certificate=without_certificate,
+            content_hash=content_hash,
+            preflight_id=preflight_id,
+            again=again,
+            key=key,
         )
 
 

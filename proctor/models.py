@@ -417,6 +417,21 @@ class Advice(Model):
     """The settings of the run already follow the advice."""
 
 
+class PairExample(Model):
+    """Two episodes of the same task, of which the first is preferred."""
+
+    reason: str
+    """`verdicts` or `rewards`"""
+    task: str
+    chosen_id: UUID
+    rejected_id: UUID
+    chosen_reward: float | None
+    rejected_reward: float | None
+    chosen: list[dict[str, str]]
+    """Messages of the preferred episode."""
+    rejected: list[dict[str, str]]
+
+
 class TrainingSetting(Model):
     """One setting of a training run."""
 
@@ -2531,6 +2546,24 @@ class StartedTraining(Model):
     status: RunStatus
     policy_id: UUID | None
     configuration: dict[str, Any]
+
+
+class PairPreviewResponse(Model):
+    """The pairs that preference training would learn from."""
+
+    pairs: int
+    found: int
+    """Number of pairs before a sample was drawn."""
+    fewest: int
+    """Number of pairs without which a run is refused."""
+    tasks: int
+    """Number of tasks with a pair."""
+    rollouts: int
+    """Number of rollouts on training tasks that were considered."""
+    by_reason: dict[str, int]
+    runs: list[UUID]
+    warnings: list[str]
+    examples: list[PairExample]
 
 
 class PreflightResponse(Job):

@@ -20,7 +20,7 @@ from backend.core.events import announce, topic_of
 from backend.core.session import after_commit
 from backend.domain.checkpoints.retention import KeepReason, KeepRule, keep_reasons
 from backend.domain.studies.study import StudyKind
-from backend.domain.training.configuration import Stage, TrainingConfiguration
+from backend.domain.training.configuration import STEPPED, Stage, TrainingConfiguration
 from backend.domain.vocabulary import UNDER_WAY, ExportStatus, RunKind, RunStatus
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
@@ -80,8 +80,8 @@ def retention_of(
     for run_id, members in of_run.items():
         run = runs.get(run_id)
         for member, reasons in zip(members, keep_reasons(members, rule or rule_of(run)), strict=True):
-            # a stage starts from the checkpoint of the stage before; GRPO resumes from trainer states
-            is_resumed_from = run is not None and run.status in _RESUMABLE and member.stage != Stage.GRPO
+            # a stage starts from the checkpoint of the stage before; later stages resume from their latest state
+            is_resumed_from = run is not None and run.status in _RESUMABLE and member.stage not in STEPPED
             resume = [KeepReason.RESUME] if is_resumed_from else []
             retention[member.id] = CheckpointRetention(member, [*reasons, *resume, *sorted(uses[member.id])])
     return retention

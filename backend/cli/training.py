@@ -319,6 +319,30 @@ def preview_examples(
     raise typer.Exit(OK if all(source["available"] for source in found["sources"]) else BAD_RESULT)
 
 
+@examples_app.command("pairs")
+@takes_request("examples.preview_pairs", "preset")
+def preview_pairs(
+    environment: EnvironmentName, request: Json, choices: Choices = None, as_json: AsJson = False
+) -> None:
+    """Preview the pairs that preference training would learn from. Exits with 1 if there are too few."""
+    client = connect()
+    request |= {"version_id": version_of(client, environment)["id"], "configuration": nested(choices or [])}
+    found = client.post("/training/pairs/preview", request)
+    if as_json:
+        write_json(found)
+    else:
+        counts = {f"pairs from {reason}": count for reason, count in found["by_reason"].items()}
+        write_fields({**{name: found[name] for name in ("pairs", "tasks", "rollouts")}, **counts})
+        for warning in found["warnings"]:
+            say(f"! {warning}", "yellow")
+        for each in found["examples"][:1]:
+            say(f"{each['task']}, by {each['reason']}", "bold")
+            for half in ("chosen", "rejected"):
+                say(f"{half}, reward {each[f'{half}_reward']}:")
+                _write_conversations([{"messages": each[half]}])
+    raise typer.Exit(OK if found["found"] >= found["fewest"] else BAD_RESULT)
+
+
 def _statistics(statistics: Json) -> dict[str, object]:
     reward = statistics["reward"]
     return {

@@ -16,7 +16,7 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import floor_of
 from backend.domain.review.judged_curve import JudgedEpisode, JudgedPoint, StepSum, judged_curve
 from backend.domain.statistics import TIE
-from backend.domain.training.configuration import Stage
+from backend.domain.training.configuration import STEPPED
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Verdict
 from backend.environments.tables import EnvironmentVersion
 from backend.review.tables import NEWEST_VERDICTS, AuditSample, VerdictRecord
@@ -209,7 +209,7 @@ def _as_judged(session: Session, run: Run, examined: Sequence[Checkpoint]) -> di
     heldout = {each.step: each for each in curve_of(session, run, Phase.HELDOUT, floors)}
     found = {}
     for each in examined:
-        saved_after = each.step if each.stage == Stage.GRPO else 0
+        saved_after = each.step if each.stage in STEPPED else 0
         near = min(trained, key=lambda point: abs(point.step - saved_after))
         if point := heldout.get(each.heldout.get("training_step", -1)):
             reward, gain, share = point.trained, point.gain, max(point.share, near.share)

@@ -12,6 +12,7 @@ from pydantic import Field
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from backend.domain.training.configuration import Recipe
 from backend.operations.schemas import Request
 from backend.runs.tables import Run
 
@@ -132,6 +133,8 @@ def columnar_points(
 CHEAT_RATE = "environment_cheat_rate/"
 LEARNING = ("forward", "backward", "optimiser", "other", "idle")
 """Parts of a step's time."""
+OF_GRADIENT = frozenset({"entropy", "groups/no_variance", "loss", "grad_norm"})
+"""Charts of a step's gradient, which rounds of rejection sampling do not have."""
 MACHINERY = (
     ("seconds", "Time of a step", "seconds", ("rollouts", "reward", *LEARNING)),
     ("seconds", "Time after a step", "seconds", ("storing", "detectors", "steering", "examination")),
@@ -163,7 +166,7 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
     The warm-up comes first until GRPO has points. `is_screened`: detectors kept rollouts out of the gradient, so the
     chart of these rollouts is a main one.
     """
-    known = set(names)
+    known, recipe = set(names), run.configuration.get("recipe")
     kept_out = (Series("rollouts/masked", "all"), Series("rollouts/screened", "flagged, not judged"))
     kept_out_chart = Chart("rollouts/masked", "Rollouts kept out of the gradient", "rollouts", kept_out, low=0)
     screening = [kept_out_chart] if any(series.name in known for series in kept_out) else []
@@ -206,16 +209,41 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
     warm_up = []
     if run.configuration.get("sft", {}).get("steps") and run.branch_step is None:
         loss, accuracy = Series("sft/loss", "loss"), Series("sft/mean_token_accuracy", "accuracy")
-        title = "Warm-up (SFT): token accuracy"
-        warm_up.append(Chart("sft/loss", "Warm-up (SFT): loss", "nats per token", (loss,), 0, has_rollouts=False))
-        warm_up.append(Chart("sft/accuracy", title, "share", (accuracy,), 0, 1, has_rollouts=False))
+        name = "SFT of all rounds" if recipe == Recipe.REJECTION_SAMPLING else "Warm-up (SFT)"
+        warm_up.append(Chart("sft/loss", f"{name}: loss", "nats per token", (loss,), 0, has_rollouts=False))
+        warm_up.append(Chart("sft/accuracy", f"{name}: token accuracy", "share", (accuracy,), 0, 1, has_rollouts=False))
     heldout = tuple(Series(f"sft/heldout/{name}", name) for name in ("reward", "success", "format"))
     if any(series.name in known for series in heldout):
         warm_up.append(Chart("sft/heldout", "Warm-up (SFT): held-out results", "value", heldout, has_rollouts=False))
     details = list(_details(run, known)) + ([] if is_screened else screening)
+    if recipe == Recipe.DPO:
+        return _dpo_charts(known, heldout_columns)
+    if recipe == Recipe.REJECTION_SAMPLING:
+        kept = Series("rounds/kept", "episodes kept"), Series("rounds/solved", "tasks with a kept episode")
+        grpo.insert(1, Chart("rounds/kept", "Kept in each round", "share", kept, 0, 1))
+        grpo = [chart for chart in grpo if chart.key not in OF_GRADIENT]
     main = [*grpo, *warm_up] if "reward" in known else [*warm_up, *grpo]
     drawn = {series.name for chart in [*main, *details] for series in chart.series}
     return main, [*details, *(_single(name, name, "value") for name in sorted(known - drawn))]
+
+
+def _dpo_charts(known: set[str], columns: tuple[Series, ...]) -> tuple[list[Chart], list[Chart]]:
+    """Charts of preference training, which samples nothing but its held-out evaluations."""
+    rewards = (Series("pairs/chosen", "chosen"), Series("pairs/rejected", "rejected"))
+    main = [
+        Chart("reward", "Held-out reward", "reward", (Series("heldout/reward", "held-out"),)),
+        *([_single("heldout/success", "Held-out success", "share", 0, 1)] if "heldout/success" in known else ()),
+        _single("pairs/accuracy", "Pairs in the right order", "share", 0, 1),
+        Chart("pairs/chosen", "Implicit reward", "β × log-probability gained", rewards, has_rollouts=False),
+        _single("pairs/margin", "Margin between chosen and rejected", "implicit reward"),
+        Chart("heldout", "Held-out reward columns", "value", columns),
+        _single("loss", "Loss", "loss"),
+        _single("grad_norm", "Gradient norm", "norm", low=0),
+    ]
+    parts = tuple(Series(f"seconds/{part}", part) for part in LEARNING)
+    more = [Chart("seconds/forward", "Time of a step", "seconds", parts, low=0, has_rollouts=False)]
+    drawn = {series.name for chart in [*main, *more] for series in chart.series}
+    return main, [*more, *(_single(name, name, "value") for name in sorted(known - drawn))]
 
 
 def _single(name: str, title: str, unit: str, low: float | None = None, high: float | None = None) -> Chart:

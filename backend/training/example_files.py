@@ -16,7 +16,7 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id
 from backend.domain.rollouts.filters import FilterError, parse
 from backend.domain.text import plain_text
-from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.configuration import Recipe, TrainingConfiguration
 from backend.domain.training.example_lines import MAX_LINE_BYTES, BadLine, read_line, write_line
 from backend.domain.training.examples import ExampleStatistics
 from backend.domain.training.mix import union_columns
@@ -25,6 +25,7 @@ from backend.errors import Conflict, InvalidInput, NotFound
 from backend.rollouts.scope import scope_of
 from backend.runs.tables import Run
 from backend.training.example_sources import LearningScope, demonstrated_rollouts, selected_rollouts
+from backend.training.preference_pairs import check_pairs
 from backend.training.tables import ExampleFile
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -134,20 +135,28 @@ def remove_deleted(session: Session) -> None:
         artifacts.delete(row.artifact)
 
 
+def check_filter(session: Session, where: str, version_ids: Sequence[uuid.UUID], setting: str) -> None:
+    """Raise InvalidInput if a run on these versions could not filter its own episodes like this."""
+    statement = select(EnvironmentVersion.manifest).where(EnvironmentVersion.id.in_(version_ids))
+    manifests = map(Manifest.model_validate, session.scalars(statement)) if where.strip() else ()
+    planned = Run(id=uuid.UUID(int=0), columns=[each.name for each in union_columns(manifests)], configuration={})
+    try:
+        parse(where, scope_of(session, planned, for_learning=True).fields)
+    except FilterError as error:
+        raise InvalidInput(fields={setting: f"{error.message} (at character {error.start + 1})"}) from error
+
+
 def check_sources(session: Session, configuration: TrainingConfiguration, version_ids: Sequence[uuid.UUID]) -> None:
-    """Raise InvalidInput for a source of training examples that has none."""
-    sft = configuration.sft
-    if not configuration.recipe.has_sft:
+    """Raise InvalidInput for a source of training examples that has none, and for too few pairs."""
+    sft, recipe = configuration.sft, configuration.recipe
+    if recipe is Recipe.REJECTION_SAMPLING:
+        check_filter(session, configuration.rejection.where, version_ids, "rejection.where")
+    if recipe is Recipe.DPO:
+        check_pairs(session, configuration, version_ids)
+    if not recipe.has_sft:
         return
-    if sft.uses("script") and sft.script_where.strip():
-        statement = select(EnvironmentVersion.manifest).where(EnvironmentVersion.id.in_(version_ids))
-        manifests = map(Manifest.model_validate, session.scalars(statement))
-        planned = Run(id=uuid.UUID(int=0), columns=[each.name for each in union_columns(manifests)], configuration={})
-        try:
-            parse(sft.script_where, scope_of(session, planned, for_learning=True).fields)
-        except FilterError as error:
-            message = f"{error.message} (at character {error.start + 1})"
-            raise InvalidInput(fields={"sft.script_where": message}) from error
+    if sft.uses("script"):
+        check_filter(session, sft.script_where, version_ids, "sft.script_where")
     if sft.uses("file"):
         file = session.get(ExampleFile, sft.file)
         if file is None or file.deleted_at is not None:

@@ -58,6 +58,36 @@ def preview_examples(session: Session, actor: Actor, request: schemas.TrainingRe
     return {"tokens_are": measure.told, "context": measure.context, "system": preview.system, "sources": sources}
 
 
+@operation("POST /training/pairs/preview", role=Role.VIEWER, noun="examples", audited=False)
+def preview_pairs(session: Session, actor: Actor, request: schemas.TrainingRequest) -> schemas.PairPreviewResponse:
+    """Preview the pairs that preference training would learn from: their number, their reasons and three of them."""
+    preview = example_preview.preview_pairs(session, request)
+    selection = preview.selection
+    return schemas.PairPreviewResponse(
+        pairs=len(selection.pairs),
+        found=selection.found,
+        fewest=preview.fewest,
+        tasks=selection.tasks,
+        rollouts=selection.rollouts.passing,
+        by_reason=preview.by_reason,
+        runs=[run.id for run in selection.rollouts.runs],
+        warnings=preview.warnings,
+        examples=[
+            schemas.PairExample(
+                reason=each.pair.reason,
+                task=each.chosen.task,
+                chosen_id=each.pair.chosen,
+                rejected_id=each.pair.rejected,
+                chosen_reward=each.chosen.reward,
+                rejected_reward=each.rejected.reward,
+                chosen=each.chosen.messages,
+                rejected=each.rejected.messages,
+            )
+            for each in preview.shown
+        ],
+    )
+
+
 @operation(
     "POST /training/examples",
     role=Role.TRAINER,

@@ -78,6 +78,21 @@ def preview_examples(
     return page(request, "training/examples_preview.html", context, block="lessons_preview")
 
 
+@router.api_route("/training/pairs/preview", methods=["GET", "POST"], response_class=HTMLResponse)
+def preview_pairs(
+    request: Request, session: SessionDep, _: Viewer, sent: Annotated[TrainingRequest, Depends(read_training_request)]
+) -> HTMLResponse:
+    """The pairs of preference training with the settings of the address or the launch form."""
+    context: dict[str, object] = {"found": None, "shown": [], "hint": ""}
+    try:
+        found = view.preview_pairs(session, sent)
+        shown = [(each, _whole(each.chosen), _whole(each.rejected)) for each in found.shown]
+        context |= {"found": found, "shown": shown}
+    except InvalidInput as error:
+        context["hint"] = " ".join(error.fields.values()) or error.message
+    return page(request, "training/pairs_preview.html", context, block="pairs_preview")
+
+
 @router.get("/training/examples/{file_id}", response_class=HTMLResponse)
 def show_file(request: Request, file_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     row = files.get_example_file(session, file_id)
@@ -102,6 +117,11 @@ def _entries(conversation: Conversation) -> list[Entry]:
         for entry in transcript_of(conversation.messages, (), ())
     ]
     return bounded(shown)[0]
+
+
+def _whole(conversation: Conversation) -> list[Entry]:
+    """The transcript of half a pair, whose replies all count."""
+    return _entries(replace(conversation, learned=(True,) * len(conversation.learned)))
 
 
 @router.get("/data/sft", response_class=HTMLResponse)

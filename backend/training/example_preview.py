@@ -1,5 +1,6 @@
-"""A preview of the training examples of an SFT warm-up, before the run starts."""
+"""Previews of what a run would learn from, before it starts: examples of an SFT warm-up, and pairs of DPO."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core import artifacts
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.training.examples import EXAMPLES, Conversation, ExampleStatistics, TokenCount, estimate_tokens
+from backend.domain.training.preferences import PreferencePair
 from backend.errors import InvalidInput, NotFound
 from backend.runs.tables import Run
 from backend.training.example_sources import (
@@ -23,6 +25,7 @@ from backend.training.example_sources import (
     scripted_rollouts,
     selected_rollouts,
 )
+from backend.training.preference_pairs import PairSelection, select_pairs, too_few
 from backend.training.preflight import stored_context
 from backend.training.schemas import TrainingRequest, resolve_configuration
 from backend.training.service import version_of_request
@@ -197,3 +200,54 @@ def first_conversations(row: ExampleFile) -> list[Conversation]:
         return list(islice(conversations_in(row), EXAMPLES))
     except FileNotFoundError as error:
         raise NotFound("The conversations of this file are missing from the artifact store.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPair:
+    """A pair with both conversations."""
+
+    pair: PreferencePair
+    chosen: Conversation
+    rejected: Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class PairPreview:
+    selection: PairSelection
+    by_reason: dict[str, int]
+    shown: list[ShownPair]
+    warnings: list[str]
+    fewest: int
+    """Number of pairs without which a run is refused."""
+
+
+def preview_pairs(session: Session, request: TrainingRequest) -> PairPreview:
+    """Select the pairs of a run with these settings. Raises InvalidInput for settings that cannot work."""
+    version = version_of_request(session, request)
+    # only settings that select pairs: errors in others are reported when the run is started
+    blocks = ("recipe", "seed", "preferences")
+    settings = {name: value for name, value in request.configuration.items() if name in blocks}
+    configuration = resolve_configuration(request.preset, settings)
+    selection = select_pairs(session, configuration, LearningScope((version.id,), configuration.seed))
+    first = selection.pairs[:EXAMPLES]
+    ids = [id_ for pair in first for id_ in (pair.chosen, pair.rejected)]
+    by_id = {each.source: each for each in conversations_of(session, ids)}
+    shown = [ShownPair(pair, by_id[str(pair.chosen)], by_id[str(pair.rejected)]) for pair in first]
+    rollouts, fewest = selection.rollouts, configuration.preferences.fewest
+    warnings = {
+        too_few(selection, fewest): selection.found < fewest,
+        f"{selection.found:,} pairs; a random sample of {len(selection.pairs):,} is used (preferences.most).": (
+            selection.found > len(selection.pairs)
+        ),
+        f"{rollouts.heldout:,} rollouts on held-out tasks are excluded.": rollouts.heldout,
+        f"{rollouts.foreign:,} rollouts are from another version of the environment, whose rules may differ.": (
+            rollouts.foreign
+        ),
+    }
+    return PairPreview(
+        selection=selection,
+        by_reason=dict(Counter(pair.reason for pair in selection.pairs)),
+        shown=shown,
+        warnings=[text for text, applies in warnings.items() if applies],
+        fewest=fewest,
+    )

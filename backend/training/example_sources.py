@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.core import artifacts
@@ -15,6 +15,7 @@ from backend.domain.environments.prompts import render_system
 from backend.domain.rollouts.filters import FilterError, parse
 from backend.domain.training.example_lines import read_line
 from backend.domain.training.examples import Conversation, is_understood
+from backend.domain.training.preferences import PreferenceChoice
 from backend.domain.training.warm_up import MAX_RUNS, SftChoice
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Split, Verdict
 from backend.environments.tables import EnvironmentVersion
@@ -73,31 +74,39 @@ class RolloutSelection:
     """Rollouts of another version of the environment."""
 
 
-def selected_rollouts(session: Session, sft: SftChoice, scope: LearningScope) -> RolloutSelection:
-    """Select stored rollouts to learn from. Raises InvalidInput with the wrong setting."""
+def passing_rollouts(
+    session: Session,
+    block: str,
+    choice: SftChoice | PreferenceChoice,
+    scope: LearningScope,
+    selection: RolloutSelection,
+) -> Select[uuid.UUID, Split, uuid.UUID, Verdict | None, float | None, uuid.UUID] | None:
+    """Return the completed rollouts of the searched runs that pass the filter, and note the runs in the selection.
+
+    `block`: name of the settings. None: there is no run to search. Raises InvalidInput with the wrong setting.
+    """
     of_versions = select(EnvironmentVersion.environment_id).where(EnvironmentVersion.id.in_(scope.version_ids))
     environment_ids = session.scalars(of_versions.distinct()).all()
-    selection = RolloutSelection()
     conditions: list[ColumnElement[bool]] = []
     wrong: FilterError | None = None
-    for run in _searched_runs(session, sft, scope, environment_ids):
+    for run in _searched_runs(session, block, choice.runs, scope, environment_ids):
         try:
             condition: ColumnElement[bool] = Rollout.run_id == run.id
-            if sft.where.strip():  # the fields of a filter depend on the run; FilterError if it lacks one
+            if choice.where.strip():  # the fields of a filter depend on the run; FilterError if it lacks one
                 fields = scope_of(session, run, for_learning=True)
-                if tree := parse(sft.where, fields.fields):
+                if tree := parse(choice.where, fields.fields):
                     condition &= condition_of(tree, fields)
             conditions.append(condition)
             selection.runs.append(run)
         except FilterError as error:
             wrong = error
             selection.skipped.append(run.name)
-    if wrong is not None and (sft.runs or not conditions):
-        raise InvalidInput(fields={"sft.where": f"{wrong.message} (at character {wrong.start + 1})"}) from wrong
+    if wrong is not None and (choice.runs or not conditions):
+        raise InvalidInput(fields={f"{block}.where": f"{wrong.message} (at character {wrong.start + 1})"}) from wrong
     if not conditions:
-        return selection
+        return None
     passing = (
-        select(Rollout.id, Task.split, Task.version_id, NEWEST_VERDICT.label("verdict"))
+        select(Rollout.id, Task.split, Task.version_id, NEWEST_VERDICT.label("verdict"), Rollout.reward, Group.task_id)
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
         .join(EnvironmentVersion, EnvironmentVersion.id == Task.version_id)
@@ -111,8 +120,15 @@ def selected_rollouts(session: Session, sft: SftChoice, scope: LearningScope) ->
     )
     if scope.before is not None:
         passing = passing.where(Rollout.created_at <= scope.before)
+    return passing.limit(MAX_ROLLOUTS)
+
+
+def selected_rollouts(session: Session, sft: SftChoice, scope: LearningScope) -> RolloutSelection:
+    """Select stored rollouts to learn from. Raises InvalidInput with the wrong setting."""
+    selection = RolloutSelection()
+    passing = passing_rollouts(session, "sft", sft, scope, selection)
     usable = []
-    for row in session.execute(passing.limit(MAX_ROLLOUTS)):
+    for row in session.execute(passing) if passing is not None else ():
         if row.split is Split.HELDOUT:
             selection.heldout += 1
         elif row.verdict in {Verdict.HACK, Verdict.BROKEN_REWARD}:
@@ -127,7 +143,11 @@ def selected_rollouts(session: Session, sft: SftChoice, scope: LearningScope) ->
 
 
 def _searched_runs(
-    session: Session, sft: SftChoice, scope: LearningScope, environment_ids: Sequence[uuid.UUID]
+    session: Session,
+    block: str,
+    run_ids: Sequence[uuid.UUID],
+    scope: LearningScope,
+    environment_ids: Sequence[uuid.UUID],
 ) -> Sequence[Run]:
     """The selected runs, else the latest ones of the environments. Raises InvalidInput for other runs."""
     statement = (
@@ -137,15 +157,15 @@ def _searched_runs(
         .where(EnvironmentVersion.environment_id.in_(environment_ids), Run.id != (scope.run_id or uuid.UUID(int=0)))
         .order_by(Run.id.desc())
     )
-    if not sft.runs:
+    if not run_ids:
         statement = statement.where(Run.kind.in_(_PLAYED), Run.next_seq > 1)
         if scope.before is not None:
             statement = statement.where(Run.created_at <= scope.before)
         return session.scalars(statement.limit(MAX_RUNS)).all()
-    found = session.scalars(statement.where(Run.id.in_(sft.runs))).all()
-    if missing := set(sft.runs) - {run.id for run in found}:
+    found = session.scalars(statement.where(Run.id.in_(run_ids))).all()
+    if missing := set(run_ids) - {run.id for run in found}:
         names = ", ".join(map(str, sorted(missing, key=str)))
-        raise InvalidInput(fields={"sft.runs": f"No run of this environment: {names}."})
+        raise InvalidInput(fields={f"{block}.runs": f"No run of this environment: {names}."})
     return found
 
 
@@ -249,13 +269,27 @@ def environment_system(manifest: Manifest) -> str | None:
     return render_system(manifest.proctor.agent, action.tools if isinstance(action.tools, list) else ())
 
 
-def passing_episodes(session: Session, run_id: uuid.UUID, where: str) -> set[int]:
-    """Numbers of the run's own warm-up episodes that pass the filter."""
+def own_episodes(
+    session: Session, run_id: uuid.UUID, where: str, *, training_step: int | None = None
+) -> list[uuid.UUID]:
+    """The run's own episodes to learn from that pass the filter, in the order of their tasks.
+
+    Of a step, else of the warm-up. Failed episodes and those reviewed as a hack or a broken reward never pass.
+    """
     scope = scope_of(session, session.get_one(Run, run_id), for_learning=True)
-    tree = parse(where, scope.fields)
+    tree = parse(where, scope.fields) if where.strip() else None
+    verdict = func.coalesce(NEWEST_VERDICT, Verdict.HONEST)
+    phase = Phase.WARM_UP if training_step is None else Phase.TRAIN
     statement = (
-        select(Group.ordinal)
-        .join(Rollout, Rollout.group_id == Group.id)
-        .where(Rollout.run_id == run_id, Rollout.phase == Phase.WARM_UP)
+        select(Rollout.id)
+        .join(Group, Rollout.group_id == Group.id)
+        .where(
+            Rollout.run_id == run_id,
+            Rollout.phase == phase,
+            Rollout.training_step.is_not_distinct_from(training_step),
+            Rollout.status == RolloutStatus.COMPLETED,
+            verdict.not_in((Verdict.HACK, Verdict.BROKEN_REWARD)),
+        )
+        .order_by(Group.ordinal, Rollout.member)
     )
-    return set(session.scalars(statement if tree is None else statement.where(condition_of(tree, scope))))
+    return list(session.scalars(statement if tree is None else statement.where(condition_of(tree, scope))))

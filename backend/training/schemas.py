@@ -332,6 +332,39 @@ class ExampleFileDetail(ExampleFileResponse):
     """The first three conversations."""
 
 
+class PairExample(Response):
+    """Two episodes of the same task, of which the first is preferred."""
+
+    reason: str
+    """`verdicts` or `rewards`"""
+    task: str
+    chosen_id: uuid.UUID
+    rejected_id: uuid.UUID
+    chosen_reward: float | None
+    rejected_reward: float | None
+    chosen: list[dict[str, str]]
+    """Messages of the preferred episode."""
+    rejected: list[dict[str, str]]
+
+
+class PairPreviewResponse(Response):
+    """The pairs that preference training would learn from."""
+
+    pairs: int
+    found: int
+    """Number of pairs before a sample was drawn."""
+    fewest: int
+    """Number of pairs without which a run is refused."""
+    tasks: int
+    """Number of tasks with a pair."""
+    rollouts: int
+    """Number of rollouts on training tasks that were considered."""
+    by_reason: dict[str, int]
+    runs: list[uuid.UUID]
+    warnings: list[str]
+    examples: list[PairExample]
+
+
 class ListExampleFiles(ListRequest):
     limit: int = Field(50, ge=1, le=500, description="Maximum number of files in this page.")
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import psycopg
 import structlog
-from sqlalchemy import delete, select, text, update
+from sqlalchemy import cast, delete, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from tenacity import Retrying, before_sleep_log, retry_if_exception, stop_after_delay, wait_exponential
 
@@ -146,6 +147,15 @@ class RunRecorder:
             session.execute(update(Run).where(Run.id == self.run_id).values(next_seq=seq + len(new)))
             announce(session, self._topic)
         return len(new)
+
+    def mark_rollouts(self, marks: Mapping[str, Sequence[uuid.UUID]]) -> None:
+        """Set metrics of stored rollouts of the run to 1. `marks`: rollouts by the name of the metric."""
+        with transaction() as session:
+            for name, ids in marks.items():
+                changed = RolloutRow.metrics.op("||")(cast({name: 1.0}, JSONB))
+                own = (RolloutRow.run_id == self.run_id, RolloutRow.id.in_(ids))
+                session.execute(update(RolloutRow).where(*own).values(metrics=changed))
+            announce(session, self._topic)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Write one point per curve. A repeated point replaces the first; NaN and infinity become null."""

@@ -5,6 +5,7 @@ Examples are collected once and kept in a file, so that a resumed run learns fro
 
 import json
 import random
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,13 +29,14 @@ from backend.training.example_sources import (
     conversations_of,
     demonstrated_rollouts,
     environment_system,
-    passing_episodes,
+    own_episodes,
     sampled_conversations,
     selected_rollouts,
 )
 from backend.training.tables import ExampleFile
 from workers.models.chat import ChatTokens
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
+from workers.storage.rollouts import rollout_id
 from workers.training.checkpoints import replace_file
 from workers.training.context import TrainingContext, TrainingStopped
 from workers.training.curriculum import single_plans
@@ -90,9 +92,14 @@ def collect_examples(
         for source, part in sources.items()
     }
     context.summary["lessons"] = summary
+    write_examples(folder, examples, summary)
+    return examples
+
+
+def write_examples(folder: Path, examples: Iterable[TrainingExample], summary: object) -> None:
+    """Keep the examples of a stage for a resume. Files are complete once the examples are there."""
     replace_file(folder / SUMMARY_FILE, json.dumps(summary))
     replace_file(folder / EXAMPLES_FILE, "".join(f"{json.dumps(asdict(example))}\n" for example in examples))
-    return examples
 
 
 def read_examples(folder: Path) -> list[TrainingExample]:
@@ -116,12 +123,14 @@ def _collect(context: TrainingContext, chat: ChatTokens, source: str, episodes: 
 def _scripted(context: TrainingContext, chat: ChatTokens, episodes: int) -> SourceExamples:
     choice, recorder = context.configuration.sft, context.recorder
     examples: dict[int, TrainingExample] = {}
+    groups: dict[uuid.UUID, int] = {}
     failed = 0
 
     def take(rollout: Rollout) -> None:
         nonlocal failed
         if rollout.is_completed:
             examples[rollout.group] = example_of(rollout, end=chat.end)
+            groups[rollout_id(context.assignment.run_id, rollout)] = rollout.group
         else:
             failed += 1
         recorder.progress(phase="collecting training examples", done=len(examples) + failed, total=episodes)
@@ -142,7 +151,8 @@ def _scripted(context: TrainingContext, chat: ChatTokens, episodes: int) -> Sour
     passing, where = set(examples), choice.script_where
     if where.strip():
         with transaction() as session:
-            passing &= passing_episodes(session, context.assignment.run_id, where)
+            own = own_episodes(session, context.assignment.run_id, where)
+        passing = {groups[id_] for id_ in own if id_ in groups}
         if not passing:
             raise BrokenStep(
                 f"none of {len(examples):,} scripted episodes passes the filter `{where}` (sft.script_where)"

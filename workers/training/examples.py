@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
+from typing import Protocol
 
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.examples import Conversation
@@ -37,7 +38,14 @@ class TrainingExample:
         return [-100] * len(self.prompt) + learned
 
 
-def example_order(examples: Sequence[TrainingExample], *, batch: int, steps: int, seed: int) -> list[int]:
+class Tokenized(Protocol):
+    """Something of a length in tokens."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+
+def example_order(examples: Sequence[Tokenized], *, batch: int, steps: int, seed: int) -> list[int]:
     """Return the examples of all steps in a row, the same ones for the same seed.
 
     Every example comes once before any repeats. Examples of similar length share a batch, which saves padding.

@@ -155,7 +155,7 @@ def results_of(
     of several warm-up checkpoints. If it had no result, it has one from now on.
     """
     match Stage(checkpoint.stage):
-        case Stage.GRPO:
+        case Stage.GRPO | Stage.ROUND | Stage.DPO:
             step: int | None = checkpoint.step
         case Stage.SFT:
             step = 0

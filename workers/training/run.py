@@ -34,7 +34,7 @@ from backend.domain.errors import SandboxError
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import action_of
-from backend.domain.training.configuration import Stage
+from backend.domain.training.configuration import Recipe, Stage
 from backend.domain.vocabulary import AlarmAction, Phase, RunStatus
 from backend.errors import Conflict
 from backend.runs.service import finish_run
@@ -54,12 +54,14 @@ from workers.training.assignment import Assignment, read_assignment, training_fo
 from workers.training.checkpoints import COMPLETE, take_over
 from workers.training.context import Ended, TrainingContext, TrainingOutcome, TrainingStopped, UsedUp
 from workers.training.curriculum import single_plans
+from workers.training.dpo import run_dpo
 from workers.training.env_pool import check_capacity, open_env_pool
 from workers.training.example_sources import conversations, read_examples
 from workers.training.examples import BrokenStep
 from workers.training.grpo import grpo_run, run_grpo
 from workers.training.hardware import select_device
 from workers.training.ranks import Ranks, StageOrder, follow_leader, join, lead
+from workers.training.rejection import run_rejection_sampling
 from workers.training.sft import check_gate, run_sft, sft_run, train_sft
 from workers.training.trl_grpo import train_grpo
 
@@ -147,6 +149,10 @@ def run_stages(context: TrainingContext) -> None:
                 check_gate(context, checkpoint)
             if recipe.has_grpo:
                 run_grpo(context, checkpoint)
+            if recipe is Recipe.REJECTION_SAMPLING:
+                run_rejection_sampling(context, checkpoint)
+            if recipe is Recipe.DPO:
+                run_dpo(context, checkpoint)
     of_run = (Checkpoint.run_id == context.assignment.run_id, Checkpoint.is_best)
     with transaction() as session:
         best = session.scalars(select(Checkpoint).where(*of_run)).one_or_none()
@@ -236,7 +242,7 @@ def out_of_memory(run_id: uuid.UUID, error: Exception) -> TrainingOutcome:
     with transaction() as session:
         run = session.get_one(Run, run_id)
         action = action_of(current_settings(session, run).alarms, kind.name) or AlarmAction.PAUSE
-        is_training = run.progress.get("phase") in (Stage.SFT, Stage.GRPO)
+        is_training = run.progress.get("phase") in (Stage.SFT, Stage.GRPO, Stage.ROUND, Stage.DPO)
         step = int(run.progress.get("done") or 0) if is_training else 0
     record_alarm(run_id, AlarmDraft(kind.name, step, sentence, action, kind.name, step, {}))
     status = RunStatus.STOPPED if action is AlarmAction.STOP else RunStatus.PAUSED

@@ -244,11 +244,11 @@ def sft_run(
     loaded: Loaded,
     examples: list[TrainingExample],
 ) -> SftRun:
-    """Return the warm-up of an order, as it is on every rank."""
+    """Return the warm-up or round of an order, as it is on every rank."""
     return SftRun(
         model=loaded[0],
         tokenizer=loaded[1],
-        choice=configuration.sft.model_copy(update={"steps": order.steps}),
+        choice=configuration.imitation.model_copy(update={"steps": order.steps}),
         examples=examples,
         seed=order.seed,
         folder=Path(order.folder),

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
 from backend.domain.training.grpo import GrpoChoice
+from backend.domain.training.preferences import PreferenceChoice
 from backend.domain.training.warm_up import SftChoice
 from workers.training.checkpoints import mark_complete
 from workers.training.hardware import Hardware
@@ -56,7 +57,12 @@ class Clock:
 
 
 def shared_arguments(
-    model: PreTrainedModel, choice: SftChoice | GrpoChoice, *, seed: int, folder: Path, hardware: Hardware
+    model: PreTrainedModel,
+    choice: SftChoice | GrpoChoice | PreferenceChoice,
+    *,
+    seed: int,
+    folder: Path,
+    hardware: Hardware,
 ) -> dict[str, Any]:
     on_cpu = next(model.parameters()).device.type == "cpu"
     return {

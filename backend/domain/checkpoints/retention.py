@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from backend.domain.training.configuration import CheckpointChoice, Stage
+from backend.domain.training.configuration import STEPPED, CheckpointChoice, Stage
 
 
 class KeepReason(StrEnum):
@@ -69,18 +69,18 @@ class SavedCheckpoint(Protocol):
 
 def keep_reasons(of_run: Sequence[SavedCheckpoint], rule: KeepRule) -> list[list[KeepReason]]:
     """For each checkpoint of one run, the reasons within the run; empty if the rule does not keep it."""
-    stored = sorted(saved.step for saved in of_run if saved.stage == Stage.GRPO and saved.pruned_at is None)
+    stored = sorted(saved.step for saved in of_run if saved.stage in STEPPED and saved.pruned_at is None)
     last = set(stored[-rule.last :]) if rule.last else set()
     all_reasons = []
     for saved in of_run:
-        is_grpo = saved.stage not in {Stage.UNTRAINED, Stage.SFT}
+        is_stepped = saved.stage not in {Stage.UNTRAINED, Stage.SFT}
         holds = {
             KeepReason.MARKED: saved.is_kept,
             KeepReason.BEST: saved.is_best,
             KeepReason.UNTRAINED: saved.stage == Stage.UNTRAINED,
             KeepReason.WARM_UP: saved.stage == Stage.SFT,
-            KeepReason.LAST: is_grpo and saved.step in last,
-            KeepReason.EVERY: is_grpo and rule.every > 0 and saved.step % rule.every == 0,
+            KeepReason.LAST: is_stepped and saved.step in last,
+            KeepReason.EVERY: is_stepped and rule.every > 0 and saved.step % rule.every == 0,
         }
         all_reasons.append([reason for reason, is_true in holds.items() if is_true])
     return all_reasons

@@ -17,6 +17,8 @@ from backend.domain.training.blocks import Block, Card, setting
 from backend.domain.training.budget import BudgetChoice
 from backend.domain.training.grpo import CurriculumChoice, GrpoChoice
 from backend.domain.training.mix import Mix
+from backend.domain.training.preferences import PreferenceChoice
+from backend.domain.training.rejection import RejectionChoice
 from backend.domain.training.warm_up import GateChoice, SftChoice
 
 Engine = Literal["transformers", "vllm", "unsloth"]
@@ -29,14 +31,17 @@ class Recipe(StrEnum):
     SFT_THEN_GRPO = "sft_then_grpo"
     SFT = "sft"
     GRPO = "grpo"
+    REJECTION_SAMPLING = "rejection_sampling"
+    DPO = "dpo"
 
     @property
     def has_sft(self) -> bool:
-        return self is not Recipe.GRPO
+        """Whether it has the warm-up."""
+        return self in {Recipe.SFT_THEN_GRPO, Recipe.SFT}
 
     @property
     def has_grpo(self) -> bool:
-        return self is not Recipe.SFT
+        return self in {Recipe.SFT_THEN_GRPO, Recipe.GRPO}
 
 
 class Stage(StrEnum):
@@ -45,6 +50,14 @@ class Stage(StrEnum):
     UNTRAINED = "untrained"
     SFT = "sft"
     GRPO = "grpo"
+    ROUND = "round"
+    """A round of rejection sampling."""
+    DPO = "dpo"
+
+
+STEPPED = frozenset({Stage.GRPO, Stage.ROUND, Stage.DPO})
+"""Stages whose held-out results are points of the run's curves at the checkpoint's own step. Those of a warm-up are at
+step 0 of the stage that follows."""
 
 
 class ModelChoice(Block):
@@ -188,10 +201,18 @@ class TrainingConfiguration(Block):
             ),
             Card("sft", "SFT only", "Learn from examples only. For a warm-up for other runs, or to copy good play."),
             Card("grpo", "GRPO only", "Learn from rewards only. For a model or checkpoint that sometimes succeeds."),
+            Card(
+                "rejection_sampling",
+                "Rejection sampling",
+                "Sample, keep the best episodes, learn from them by SFT, repeat. Simple and stable.",
+            ),
+            Card("dpo", "Preferences (DPO)", "Learn from pairs of stored episodes: verdicts, or better rewards."),
         ),
     )
     """Stages of the run. Start with SFT if the model knows nothing of the task, use GRPO alone if it sometimes
-    succeeds, and SFT alone to copy good play."""
+    succeeds, and SFT alone to copy good play. Rejection sampling also needs a model that sometimes succeeds; it learns
+    more slowly than GRPO and is harder to break. DPO needs stored episodes of the same tasks that differ in verdict or
+    reward."""
     model: ModelChoice = ModelChoice()
     """Weights to start from."""
     adapter: AdapterChoice = AdapterChoice()
@@ -204,6 +225,10 @@ class TrainingConfiguration(Block):
     """GRPO."""
     curriculum: CurriculumChoice = CurriculumChoice()
     """Levels of the tasks."""
+    rejection: RejectionChoice = RejectionChoice()
+    """Rounds of rejection sampling."""
+    preferences: PreferenceChoice = PreferenceChoice()
+    """Pairs for DPO."""
     mix: Mix = setting([], "Environments and weights", is_wide=True, section="mix")
     """Further environments to train on, as `name@3=0.5`, separated by commas; version and weight are optional. The
     run's own environment has weight 1. Every step and every held-out evaluation has tasks of all environments. Use it
@@ -260,10 +285,10 @@ class TrainingConfiguration(Block):
             found.append(f"grpo.levels has {len(given)} shares; the environment has {levels} levels.")
         elif given is not None and sum(given[:levels]) <= 0:
             found.append(f"grpo.levels gives no share to any of the environment's {levels} levels.")
-        if self.grpo.tasks_per_step < environments:
+        if self.recipe.has_grpo and self.grpo.tasks_per_step < environments:
             found.append(f"A step of {self.grpo.tasks_per_step} tasks is too small for {environments} environments.")
         if not self.recipe.has_sft and self.model.source == "scratch":
-            found.append("An untrained model cannot write replies. Start with SFT, or start GRPO from a checkpoint.")
+            found.append("An untrained model cannot write replies. Start with SFT, or start from a checkpoint.")
         if self.adapter.kind is not AdapterKind.FULL and self.model.source == "scratch":
             found.append("A model from scratch has no pretrained weights to adapt. Set adapter.kind=full.")
         if self.engine == "vllm" and self.vllm.mode == "server" and not self.vllm.server:
@@ -273,8 +298,13 @@ class TrainingConfiguration(Block):
         count = self.hardware.processes
         if count > 1 and self.engine != "transformers":
             found.append(f"Several processes need the engine transformers, not {self.engine}. Change one of the two.")
-        if self.recipe.has_sft and self.sft.batch % count:
-            found.append(f"The SFT batch of {self.sft.batch} cannot be divided among {count} processes (sft.batch).")
+        if self.recipe is Recipe.DPO and count > 1:
+            found.append("DPO trains in one process. Set hardware.processes=1.")
+        if self.recipe is Recipe.DPO and self.preferences.batch % self.preferences.micro_batches:
+            found.append("preferences.batch cannot be divided into preferences.micro_batches.")
+        if self.imitates and self.imitation.batch % count:
+            name = "sft.batch" if self.recipe.has_sft else "rejection.batch"
+            found.append(f"The batch of {self.imitation.batch} cannot be divided among {count} processes ({name}).")
         if self.recipe.has_grpo and self.grpo.tasks_per_step % count:
             found.append(
                 f"{self.grpo.tasks_per_step} groups per step cannot be divided among {count} processes. Set "
@@ -288,7 +318,21 @@ class TrainingConfiguration(Block):
         return found
 
     @property
+    def imitates(self) -> bool:
+        """Whether a stage of the run learns examples by SFT."""
+        return self.recipe.has_sft or self.recipe is Recipe.REJECTION_SAMPLING
+
+    @property
+    def imitation(self) -> SftChoice:
+        """The settings of the stage that learns examples by SFT."""
+        return self.rejection.sft if self.recipe is Recipe.REJECTION_SAMPLING else self.sft
+
+    @property
     def total_steps(self) -> int:
+        if self.recipe is Recipe.REJECTION_SAMPLING:
+            return self.rejection.rounds
+        if self.recipe is Recipe.DPO:
+            return self.preferences.steps_for(self.preferences.most)
         sft = self.sft.steps if self.recipe.has_sft else 0
         return sft + (self.grpo.steps if self.recipe.has_grpo else 0)
 
@@ -301,7 +345,9 @@ class TrainingConfiguration(Block):
         if self.recipe.has_grpo:
             evaluations = math.ceil(self.grpo.steps / self.heldout.every)
             count += self.grpo.steps * self.grpo.episodes_per_step + evaluations * self.heldout.tasks
-        return count
+        if self.recipe is Recipe.REJECTION_SAMPLING:
+            count += self.rejection.episodes + self.rejection.rounds * self.heldout.tasks
+        return count + (self.heldout.tasks if self.recipe is Recipe.DPO else 0)
 
 
 def batch_in_words(configuration: TrainingConfiguration) -> str:
@@ -320,4 +366,15 @@ def batch_in_words(configuration: TrainingConfiguration) -> str:
             f"{micro_batches} of {step // grpo.micro_batches:,}"
             + ("" if processes == 1 else f", divided among {processes:,} processes"),
         ]
+    if configuration.recipe is Recipe.REJECTION_SAMPLING:
+        choice = configuration.rejection
+        parts += [
+            f"{choice.tasks:,} tasks × {choice.samples:,} episodes = {choice.tasks * choice.samples:,} per round",
+            f"{choice.rounds:,} rounds = {choice.episodes:,} rollouts",
+            f"at most {choice.most_steps:,} SFT steps of {choice.batch:,} per round",
+        ]
+    if configuration.recipe is Recipe.DPO:
+        preferences = configuration.preferences
+        times = "once" if preferences.epochs == 1 else f"{preferences.epochs:,} times"
+        parts.append(f"DPO: at most {preferences.most:,} pairs, {preferences.batch:,} per step, each {times}")
     return "; ".join(parts)

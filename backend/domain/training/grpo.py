@@ -153,7 +153,7 @@ class CurriculumChoice(Block):
     """Which levels are played: a fixed mix, or a window that rises with the success of the policy."""
 
     title: ClassVar[str] = "Curriculum"
-    only: ClassVar[str] = "recipe=sft_then_grpo|grpo"
+    only: ClassVar[str] = "recipe=sft_then_grpo|grpo|rejection_sampling"
 
     kind: Literal["fixed", "adaptive"] = setting("fixed", "Levels")
     """fixed: every step has the mix of `grpo.levels`. adaptive: a window of levels starts at `start`, rises when its

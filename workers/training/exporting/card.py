@@ -15,7 +15,7 @@ from backend.domain.checkpoints.exports import REPOSITORY
 from backend.domain.checkpoints.transfer import PairedFigure, TransferReport
 from backend.domain.environments.manifest import Manifest
 from backend.domain.training.adapter import AdapterRecord, public_name
-from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.configuration import STEPPED, Recipe, TrainingConfiguration
 from backend.domain.vocabulary import ExportForm, Phase, RunKind, RunStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.policies.tables import Policy
@@ -182,6 +182,10 @@ def _training(facts: CardFacts) -> list[str]:
     if configuration.recipe.has_grpo:
         episodes = f"{played.get(Phase.TRAIN, 0):,} episodes"
         rows.append(("GRPO data", f"{grpo.steps} steps planned, {episodes}, loss {grpo.loss_type}"))
+    if configuration.recipe is Recipe.REJECTION_SAMPLING:
+        rejection, episodes = configuration.rejection, f"{played.get(Phase.TRAIN, 0):,} episodes"
+        kept = f"the best {rejection.keep} of {rejection.samples} per task"
+        rows.append(("Rejection sampling", f"{rejection.rounds} rounds planned, {episodes}, {kept}"))
     rows.append(("Reward", ", ".join(f"{column.name} × {column.weight:g}" for column in facts.manifest.columns)))
     return ["## Training", "", *table(("", ""), rows), ""]
 
@@ -192,7 +196,7 @@ def _results(facts: CardFacts) -> list[str]:
     rows = []
     for checkpoint in facts.checkpoints:
         is_exported = checkpoint.id == facts.checkpoint.id
-        if checkpoint.stage == "grpo" and not checkpoint.is_best and not is_exported:
+        if checkpoint.stage in STEPPED and not checkpoint.is_best and not is_exported:
             continue
         values = checkpoint.heldout.get("columns", {})
         name = f"{checkpoint.stage} {checkpoint.step}{' (this checkpoint)' if is_exported else ''}"

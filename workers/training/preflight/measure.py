@@ -247,8 +247,8 @@ def measure_speed(
 
     row_seconds = cost.seconds / cost.rows
     sft_step = grpo_step = NOTHING
-    if configuration.recipe.has_sft:
-        passes = row_seconds * configuration.sft.batch
+    if configuration.imitates:
+        passes = row_seconds * configuration.imitation.batch
         sft_step = Range(passes, passes * OVERHEAD)
         if is_tried(passes * SFT_STEPS, "a warm-up step"):
             sft_step = _sft_step(context, initial, conversations.examples, folder / "sft")
@@ -273,7 +273,7 @@ def _sft_step(
     context: TrainingContext, initial: InitialPolicy, examples: Sequence[TrainingExample], folder: Path
 ) -> Range:
     """Seconds of one step."""
-    choice = context.configuration.sft.model_copy(update={"steps": SFT_STEPS, "warmup_steps": 0})
+    choice = context.configuration.imitation.model_copy(update={"steps": SFT_STEPS, "warmup_steps": 0})
     ended: dict[int, float] = {}
 
     def note(step: int, _: dict[str, float]) -> bool:

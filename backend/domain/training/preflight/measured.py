@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.configuration import Recipe, TrainingConfiguration
 from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, warning
 from backend.domain.training.warm_up import HOPELESS
 
@@ -122,8 +122,8 @@ def success_finding(
         return ok("base_success", f"{sentence} {advice}", **evidence)
     if share < HOPELESS:
         advice = (
-            "GRPO reinforces episodes that sometimes succeed, and none do. Start with SFT (recipe sft_then_grpo), or"
-            " with an easier level (grpo.levels, or an adaptive curriculum)."
+            "Training reinforces episodes that sometimes succeed, and none do. Start with SFT (recipe sft_then_grpo),"
+            " or with an easier level (grpo.levels, or an adaptive curriculum)."
         )
         return problem("base_success", sentence, advice, **evidence)
     if share > 0.95:  # hardly any group has a failure
@@ -205,6 +205,13 @@ def stage_seconds(speed: Speed, configuration: TrainingConfiguration) -> dict[st
         seconds |= {
             "sampling": Range(rollouts * speed.rollout.low, most * speed.rollout.high),
             "GRPO updates": speed.grpo_step.times(grpo.steps),
+        }
+    if recipe is Recipe.REJECTION_SAMPLING:
+        rejection = configuration.rejection
+        evaluations += rejection.rounds
+        seconds |= {
+            "sampling": speed.rollout.times(rejection.episodes),
+            "SFT": speed.sft_step.times(rejection.rounds * rejection.most_steps),
         }
     return seconds | {"held-out evaluations": speed.heldout.times(evaluations * configuration.heldout.tasks)}
 

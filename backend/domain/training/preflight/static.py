@@ -7,7 +7,7 @@ from operator import attrgetter
 from backend.domain.environments.manifest import Manifest
 from backend.domain.runs.capabilities import OnlineWorker, not_offered
 from backend.domain.training.adapter import AdapterKind
-from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
+from backend.domain.training.configuration import Recipe, TrainingConfiguration, batch_in_words
 from backend.domain.training.memory import (
     FLOAT_BYTES,
     SHAPES,
@@ -28,6 +28,8 @@ BYTES_OF_BASE = {AdapterKind.FULL: 4.0, AdapterKind.LORA: 2.0, AdapterKind.QLORA
 USUAL_RATES = {
     ("sft", False): (1e-5, 5e-5),
     ("sft", True): (1e-4, 5e-4),
+    ("rejection", False): (1e-5, 5e-5),
+    ("rejection", True): (1e-4, 5e-4),
     ("grpo", False): (1e-6, 1e-5),
     ("grpo", True): (1e-5, 1e-4),
 }
@@ -82,6 +84,8 @@ def checks_at_once(plan: Plan) -> list[PreflightFinding]:
     weights, batch = [site.weight for site in plan.sites], batch_in_words(configuration)
     scripted = configuration.sft.scripted_episodes if configuration.recipe.has_sft else 0
     sampled = configuration.grpo.steps * configuration.grpo.tasks_per_step if configuration.recipe.has_grpo else 0
+    if configuration.recipe is Recipe.REJECTION_SAMPLING:
+        sampled = configuration.rejection.rounds * configuration.rejection.tasks
     tasks = portions(weights, scripted + sampled)  # if none is repeated
     heldout = portions(weights, configuration.heldout.tasks)
     findings = [problem(f"mix_{number}" if number else "mix", sentence) for number, sentence in enumerate(plan.missing)]
@@ -218,6 +222,7 @@ def _learning_rates(configuration: TrainingConfiguration) -> Iterator[PreflightF
     what = "an adapter of a pretrained model" if is_adapter else "all weights of a pretrained model"
     rates = [("sft", configuration.sft.learning_rate)] if recipe.has_sft else []
     rates += [("grpo", configuration.grpo.learning_rate)] if recipe.has_grpo else []
+    rates += [("rejection", configuration.rejection.learning_rate)] if recipe is Recipe.REJECTION_SAMPLING else []
     for stage, rate in rates:
         (low, high), name = USUAL_RATES[stage, is_adapter], f"{stage}.learning_rate"
         sentence = f"{name} is {_scientific(rate)}; {_scientific(low)} to {_scientific(high)} is usual for {what}."
@@ -269,7 +274,7 @@ def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int) 
         trained=trained,
         # with an adapter, the base is the reference
         has_reference=has_grpo and grpo.beta > 0 and configuration.adapter.kind is AdapterKind.FULL,
-        rows=grpo.episodes_per_step // parts if has_grpo else configuration.sft.batch,
+        rows=grpo.episodes_per_step // parts if has_grpo else configuration.imitation.batch,
         tokens=tokens,
         sampled_rows=min(
             configuration.concurrency, grpo.episodes_per_step if has_grpo else configuration.heldout.tasks
