@@ -1,4 +1,4 @@
-"""Budgets: questions and monitors that run automatically, on the rollouts where an answer changes most.
+"""Budgets: judges, questions and monitors that run automatically, on the rollouts where an answer changes most.
 
 Housekeeping draws a random sample with known chances from each run that detectors have scanned, and queues the grader.
 Rollouts are limited when they are drawn, money before each request. When the money is spent, the sample ends and keeps
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import and_, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session, joinedload
@@ -19,6 +19,7 @@ from backend.detectors.queries import JUDGED_PHASES
 from backend.domain.graders.sampling import Candidate, choose
 from backend.domain.graders.settings import GraderKind, read_settings
 from backend.domain.ids import new_id
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotFound
@@ -37,8 +38,8 @@ from backend.web.formats import usd
 if TYPE_CHECKING:
     from backend.web.identity import Actor
 
-KINDS = (GraderKind.QUESTION, GraderKind.MONITOR)
-"""Kinds that answer for each rollout and can flag it."""
+KINDS = (GraderKind.JUDGE, GraderKind.QUESTION, GraderKind.MONITOR)
+"""Kinds that answer for each rollout."""
 SMALLEST = 10
 """Rollouts drawn at once from a run that still trains: each job has its cost. At its end, the rest is drawn."""
 AT_ONCE = 50_000
@@ -59,7 +60,7 @@ def set_budget(session: Session, actor: Actor, grader: Grader, request: SetBudge
     if grader.deleted_at is not None:
         raise GraderIsDeleted
     if grader.kind not in KINDS:
-        raise Conflict("Only questions and reasoning monitors run within a budget. Start other graders on a run.")
+        raise Conflict("Contrastive judges compare groups, so they do not run within a budget. Start them on a run.")
     has_price = bool(session.get_one(Policy, grader.policy_id).configuration.get("price"))
     amounts = request.model_dump(exclude={"environment"})
     if not has_price and (priced := [name for name, value in amounts.items() if "cost" in name and value is not None]):
@@ -207,10 +208,8 @@ def _draw(session: Session, budget: GraderBudget, run: Run, work: GraderRun) -> 
     most = min(budget.rollouts_per_run - so_far.rollouts, budget.rollouts_per_day - today.rollouts)
     until = min(run.next_seq - 1, work.drawn_seq + AT_ONCE)
     if run.kind is RunKind.TRAINING and not run.status.is_over:  # keep some of the budget for later steps
-        grpo: dict[str, Any] = run.configuration.get("grpo") or {}
-        names = ("steps", "tasks_per_step", "group_size")
-        steps, tasks, members = (int(grpo.get(name) or 0) for name in names)
-        fresh, later = until - work.drawn_seq, max(0, steps * tasks * members - until)
+        planned = TrainingConfiguration.of_run(run.configuration).sampled_rollouts
+        fresh, later = until - work.drawn_seq, max(0, planned - until)
         most = most * fresh // (fresh + later)
         if most < min(SMALLEST, budget.rollouts_per_run):
             return 0

@@ -188,6 +188,8 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
         curriculum.append(Chart(f"curriculum/{name}", f"Levels of {name}", "level", window, low=0))
     if successes := tuple(Series(f"curriculum/{name}/success", name) for name in adapting):
         curriculum.append(Chart("curriculum-success", "Success at the top level", "share", successes, 0, 1))
+    if recipe == Recipe.DISTILLATION:
+        cheating.insert(0, _single("teacher_kl", "Reverse KL to the teacher", "nats per token"))
     heldout_columns = tuple(Series(f"heldout/columns/{name}", name) for name in run.columns)
     grpo = [
         Chart("reward", "Reward", "reward", (Series("reward", "train"), Series("heldout/reward", "held-out"))),

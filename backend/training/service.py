@@ -14,7 +14,8 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id, stable_id
 from backend.domain.runs.capabilities import QUEUES
 from backend.domain.training.adapter import refusal_to_continue
-from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.configuration import Recipe, TrainingConfiguration
+from backend.domain.training.distillation import DistillationChoice
 from backend.domain.training.mix import MixPart, portions, union_columns
 from backend.domain.training.preflight.static import impossible
 from backend.domain.vocabulary import CheckStatus, PolicyKind, RunKind, RunStatus
@@ -144,8 +145,24 @@ def configuration_of_request(
             raise InvalidInput(fields={"model.checkpoint": start.unusable})
         if refusal := refusal_to_continue(start.adapter, configuration.adapter):
             raise InvalidInput(fields={"adapter.kind": refusal[0].upper() + refusal[1:] + "."})
+    if configuration.recipe is Recipe.DISTILLATION:
+        check_teacher(session, configuration.distillation)
     check_sources(session, configuration, [version.id for version in versions])
     return configuration, versions
+
+
+def check_teacher(session: Session, choice: DistillationChoice) -> None:
+    """Raise InvalidInput for a teacher that does not exist. The worker checks its vocabulary and log-probabilities."""
+    if choice.teacher == "checkpoint" and choice.checkpoint:
+        row = session.get(Checkpoint, choice.checkpoint)
+        refusal = "There is no such checkpoint." if row is None else row.unusable
+        if refusal:
+            raise InvalidInput(fields={"distillation.checkpoint": refusal})
+    if choice.teacher == "endpoint" and choice.endpoint.strip():
+        named = Policy.name == choice.endpoint.strip(), Policy.kind == PolicyKind.OPENAI_API
+        if session.scalar(select(Policy.id).where(*named, Policy.deleted_at.is_(None))) is None:
+            message = f"There is no policy {choice.endpoint} with an endpoint."
+            raise InvalidInput(fields={"distillation.endpoint": message})
 
 
 def pin_versions(

@@ -40,6 +40,7 @@ from tests.graders.asked import (
     obedient,
     sober,
 )
+from tests.graders.conftest import make_judge
 from tests.graders.fake import FakeJudge, serving
 
 PRICE_OF_ONE = 0.0002
@@ -152,6 +153,19 @@ def test_a_training_run_keeps_some_of_its_budget_for_later_steps(session: Sessio
     assert drawn == [0, 10, 0, 10, 0, 10, 0, 10, 0, 10, 0]
     batches = {each.batch for each in sample_of(session, work_of(session, run, grader))}
     assert batches == {40, 80, 120, 160, 200}
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "rejection_sampling", "dpo"])
+def test_a_judge_scores_its_share_of_a_run_that_trains_with_any_recipe(session: Session, recipe: str) -> None:
+    judge = make_judge(session)
+    sizes = {"grpo": {"steps": 5, "tasks_per_step": 2, "group_size": 4}}
+    sizes["rejection"] = {"rounds": 2, "tasks": 10, "samples": 2}
+    configuration = {"recipe": recipe, **sizes}
+    run = make_run(session, kind=RunKind.TRAINING, status=RunStatus.RUNNING, ended_at=None, configuration=configuration)
+    make_budget(session, judge, run, rollouts_per_run=20)
+    make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 20, phase=Phase.TRAIN, step=1)
+    assert grade_within_budgets(session) == {"grpo": 10, "rejection_sampling": 10, "dpo": 20}[recipe]
+    assert find_work(session, run.id, judge.id) is not None
 
 
 def test_what_a_person_started_or_stopped_is_left_to_them(session: Session) -> None:

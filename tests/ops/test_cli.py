@@ -114,7 +114,7 @@ def test_every_training_choice_is_reported_with_its_default_and_what_it_does(pro
     assert set(flatten(TrainingConfiguration().resolved())) <= set(re.findall(r"^  ([a-z0-9_.]+)=", told.out, re.M))
     shown = " ".join(told.out.split())
     assert "grpo.steps=100 Training steps. Each step samples tasks × group size new episodes." in shown
-    assert "recipe=sft_then_grpo (sft_then_grpo, sft, grpo, rejection_sampling, dpo)" in shown
+    assert "recipe=sft_then_grpo (sft_then_grpo, sft, grpo, rejection_sampling, dpo, distillation)" in shown
     of_preset = {each["name"]: each for each in proctor("train", "--preset", "quick", "--set", "list", "--json").json}
     assert of_preset["grpo.steps"]["default"] == "10"
     assert of_preset["grpo.steps"]["section"] == "GRPO"

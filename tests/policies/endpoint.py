@@ -54,6 +54,7 @@ async def serving(*answers: Answer) -> AsyncIterator[FakeEndpoint]:
     endpoint = FakeEndpoint(*answers)
     app = web.Application()
     app.router.add_post("/v1/chat/completions", endpoint.handle)
+    app.router.add_post("/v1/completions", endpoint.handle)
     app[FAKE] = endpoint
     endpoint.runner = web.AppRunner(app, shutdown_timeout=0.1)
     await endpoint.runner.setup()

@@ -11,6 +11,7 @@ from backend.domain.environments.manifest import RewardColumn
 from backend.domain.rollouts.rollout import Rollout, Step, TaskSpec, columns_over_episode, task_of
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.training.grpo import GrpoChoice
+from backend.domain.training.warm_up import SftChoice
 from backend.domain.vocabulary import Phase, RolloutStatus, Split, StopReason
 from tests.factories import make_manifest
 from workers.models.build import build_model, build_tokenizer
@@ -21,6 +22,7 @@ from workers.rollouts.engine import policy_seed
 from workers.training.examples import TrainingExample
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep, Masked, Screened
 from workers.training.hardware import FLOAT32, Hardware
+from workers.training.sft import SftRun, train_sft
 from workers.training.trl_grpo import train_grpo
 
 COLUMNS = [RewardColumn(name="fours", weight=1.0), RewardColumn(name="brevity", weight=0.1)]
@@ -196,3 +198,21 @@ def some_examples(tokenizer: Any, count: int = 40) -> list[TrainingExample]:
             TrainingExample(prompt, spoiled + prompt + good, [0] * (len(spoiled) + len(prompt)) + [1] * len(good))
         )
     return lessons
+
+
+def warmed_up(folder: Path, steps: int) -> Any:
+    """A model that learned for this many steps to answer <move>4</move>."""
+    model, tokenizer = make_tiny()
+    train_sft(
+        SftRun(
+            model=model,
+            tokenizer=tokenizer,
+            choice=SftChoice(steps=steps, batch=8, learning_rate=3e-3, warmup_steps=2),
+            examples=some_examples(tokenizer),
+            seed=3,
+            folder=folder,
+            save_every=1000,
+            on_step=lambda *_: True,
+        )
+    )
+    return model, tokenizer

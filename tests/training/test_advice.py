@@ -90,6 +90,15 @@ def test_only_recipes_that_exist_are_proposed():
     assert "grpo.replace_uniform" in advise(rare, BASE, {"grpo"}).changes
 
 
+def test_a_named_teacher_is_proposed_where_nothing_succeeds_and_nothing_can_be_copied():
+    hopeless = replace(POINT, success=0.0, gradient=0.0)
+    assert "use distillation" in advise(hopeless, BASE).reasons[-1]
+    taught = resolve_configuration(None, {"distillation": {"teacher": "base", "base": "larger"}}, BASE.resolved())
+    advice = advise(hopeless, taught)
+    assert (advice.title, advice.changes) == ("Distillation", {"recipe": "distillation"})
+    assert advise(hopeless, taught, {"grpo"}).title == "Examples first"
+
+
 def test_a_model_from_scratch_has_to_copy_something():
     nothing = StartingPoint(0.0, 64, parsed=0.0, gradient=0.0)
     assert advise(nothing, SCRATCH).title == "Examples first"

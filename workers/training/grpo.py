@@ -4,8 +4,9 @@ import json
 import shutil
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from backend.checkpoints.tables import Checkpoint
@@ -13,7 +14,7 @@ from backend.domain.detectors.catalogue.cheat_rate import cheat_points
 from backend.domain.detectors.run_view import HeldoutResult
 from backend.domain.detectors.spec import Action
 from backend.domain.rollouts.rollout import Rollout
-from backend.domain.training.configuration import Stage
+from backend.domain.training.configuration import Recipe, Stage
 from backend.domain.vocabulary import Phase
 from workers.models.load import Loaded
 from workers.models.policy import LocalPolicy
@@ -31,6 +32,7 @@ from workers.training.hardware import resolve_hardware
 from workers.training.ranks import Ranks, StageOrder, play_together
 from workers.training.reporting import ETA_STEPS, BackgroundWriter, seconds_left, step_figures
 from workers.training.steering import Steering
+from workers.training.teacher import load_teacher, score_rollouts
 from workers.training.trl_base import Clock
 from workers.training.trl_grpo import train_grpo
 
@@ -49,6 +51,8 @@ def run_grpo(context: TrainingContext, start: Checkpoint) -> None:
 def grpo_run(assignment: Assignment, order: StageOrder, ranks: Ranks, loaded: Loaded, env_pool: EnvPool) -> GrpoRun:
     """Return the stage of an order, as it is on every rank. The model in training is its policy."""
     configuration, choice = assignment.configuration, assignment.configuration.grpo
+    if configuration.recipe is Recipe.DISTILLATION:  # the teacher takes the place of the reference and of rewards
+        choice = choice.model_copy(update={"beta": 0.0, "credit": "episode", "replace_uniform": 0})
     hardware = replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
     sampling = choice.model_dump(include={"temperature", "top_p", "top_k"})
     policy = LocalPolicy(*loaded, **sampling, lockstep=True, is_bf16=hardware.is_bf16)
@@ -125,6 +129,7 @@ class GrpoStage:
             screened=self._screening.screened,
             controls=self._controls,
             vllm=configuration.vllm if configuration.engine == "vllm" else None,
+            score=self._load_teacher() if configuration.recipe is Recipe.DISTILLATION else None,
         )
         try:
             with self._writer:
@@ -135,6 +140,13 @@ class GrpoStage:
             self._steering.raise_ending()
             raise TrainingStopped
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _load_teacher(self) -> Callable[[Sequence[Rollout]], list[list[float]]]:
+        choice, tokenizer = self.context.configuration.distillation, self._run.tokenizer
+        self.context.recorder.progress(phase="loading the teacher", done=0, total=1)
+        teacher = load_teacher(choice, tokenizer)
+        self.context.recorder.log(f"distillation from {choice.described}")
+        return partial(score_rollouts, teacher, end=int(tokenizer.eos_token_id), clip=choice.clip)
 
     def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
         self._scanner.tune(self._steering.settings.detectors.thresholds)

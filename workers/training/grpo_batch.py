@@ -85,6 +85,8 @@ class GrpoRun(StageRun):
     columns_of: ColumnsFor | None = None
     """Mixes only: columns of the rollout's own environment, whose weights make its reward."""
     vllm: VllmChoice | None = None  # samples with vLLM
+    score: Callable[[Sequence[Rollout]], list[list[float]]] | None = None
+    """Distillation only: advantages by token from a teacher, in place of those from rewards. Leader only."""
     longest_completion: int = 256  # scale of the `dr_grpo` loss only
     play_plans: PlayPlans = leader_only  # plays what the leader assigns to this rank
 
@@ -168,7 +170,9 @@ def rows_of(run: GrpoRun, batch: PlayedBatch) -> dict[str, Any]:
         else:  # in a mix, columns are weighted here, by the rollout's environment
             values.append({each.name: each.weight * rollout.columns[each.name] for each in run.columns_of(rollout)})
     advantages = None
-    if choice.credit != "episode":
+    if run.score is not None:
+        advantages = run.score(rollouts)
+    elif choice.credit != "episode":
         size, scale = choice.group_size, choice.scale_rewards
         credit_turns(rollouts, batch.masked, size=size, columns_for=run.columns_for, scale=scale)
         advantages = [token_advantages(rollout) for rollout in rollouts]

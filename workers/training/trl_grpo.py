@@ -29,6 +29,7 @@ from workers.training.checkpoints import newest_complete
 from workers.training.examples import BrokenStep
 from workers.training.grpo_batch import STEP_PARTS, GrpoRun, GrpoStep, PlayedBatch, play_batch, rows_of
 from workers.training.ranks import play_for_leader
+from workers.training.teacher import TEACHER_KL
 from workers.training.trl_base import StageListener, TimedTrainer, shared_arguments, timed
 
 TOLERANCE = 1e-3  # relative difference between TRL's figures and ours that is accepted
@@ -296,6 +297,12 @@ class _Bridge(StageListener[GrpoRun]):
         """Pass the finished step to the run. Returns whether to continue."""
         rollouts = self._batch.rollouts
         advantages = list(self.trainer._logs["advantages"])[-len(rollouts) :]
+        if self.run.score is not None and self.token_advantages is not None and self.run.ranks.count == 1:
+            sums = (
+                (math.fsum(row), sum(rollout.completion_mask or ()))
+                for row, rollout in zip(self.token_advantages, rollouts, strict=True)
+            )
+            advantages = [total / count if count else 0.0 for total, count in sums]
         for place, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True)):
             counts = rollout.is_completed and place not in self._batch.masked
             rollout.advantage = advantage if counts else None
@@ -317,6 +324,9 @@ class _Bridge(StageListener[GrpoRun]):
             "temperature": self.trainer.temperature,
             "groups/no_variance": self._batch.no_variance,
         }
+        gaps = [each.metrics[TEACHER_KL] for each in self._batch.rollouts if TEACHER_KL in each.metrics]
+        if gaps:
+            figures[TEACHER_KL] = math.fsum(gaps) / len(gaps)
         figures["ratio/mean"], figures["ratio/max"] = mean_and_highest(ratios)
         for name, curve in LOGGED.items():  # averages over the updates
             if values := [update[name] for update in self._updates if update.get(name) is not None]:

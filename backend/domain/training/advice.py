@@ -34,7 +34,7 @@ GOOD_TEACHER = 0.5
 """Success rate from which a scripted policy is worth copying. Starting point; at least twice the policy's own, too."""
 ENOUGH_EXAMPLES = 32
 """Stored successes from which SFT is proposed: one batch of the default size. Starting point."""
-REJECTION = "rejection_sampling"
+REJECTION = Recipe.REJECTION_SAMPLING
 """Proposed only if there is such a recipe."""
 
 
@@ -173,7 +173,7 @@ def _choose(
                 {"recipe": Recipe.SFT_THEN_GRPO, **examples},
             )
         if is_scratch or point.success < HOPELESS:
-            return _no_examples(reason)
+            return _no_examples(reason, configuration, recipes)
     if point.success < HOPELESS:
         reason = f"Fewer than {HOPELESS:.0%} of episodes succeed, so hardly any group has a success to reinforce."
         if easier := _learnable(point):
@@ -203,7 +203,7 @@ def _choose(
                 ],
                 {"recipe": Recipe.GRPO},
             )
-        return _no_examples(reason)
+        return _no_examples(reason, configuration, recipes)
     if point.success < RARE and examples:
         return (
             "SFT, then GRPO",
@@ -271,17 +271,24 @@ def _harder(point: StartingPoint) -> tuple[str, list[str], dict[str, str]]:
     return "A harder environment", [reason, "Choose a harder version or environment; no setting helps."], {}
 
 
-def _no_examples(reason: str) -> tuple[str, list[str], dict[str, str]]:
-    return (
-        "Examples first",
-        [
-            reason,
-            "There is nothing to copy: no scripted policy plays well, and no evaluation stored enough successes.",
-            "Evaluate a stronger model on training tasks, upload conversations, or add an easier level or a scripted"
-            " policy to the environment. Then use SFT, then GRPO.",
-        ],
-        {},
+def _no_examples(
+    reason: str, configuration: TrainingConfiguration, recipes: Collection[str]
+) -> tuple[str, list[str], dict[str, str]]:
+    """Nothing succeeds and nothing can be copied: a teacher's probabilities teach anyway; otherwise no recipe does."""
+    can_distill = Recipe.DISTILLATION in recipes and configuration.model.source != "scratch"
+    if can_distill and configuration.distillation.problem() is None:
+        taught = (
+            f"The teacher, {configuration.distillation.described}, scores every token, so no episode has to succeed."
+        )
+        return "Distillation", [reason, taught], {"recipe": Recipe.DISTILLATION}
+    steps = (
+        "Evaluate a stronger model on training tasks, upload conversations, or add an easier level or a scripted policy"
+        " to the environment. Then use SFT, then GRPO."
     )
+    if can_distill:
+        steps += " Or name a larger model of the same family as teacher (distillation.base) and use distillation."
+    nothing = "There is nothing to copy: no scripted policy plays well, and no evaluation stored enough successes."
+    return "Examples first", [reason, nothing, steps], {}
 
 
 def _examples(point: StartingPoint) -> dict[str, str]:

@@ -191,7 +191,7 @@ class _Detecting(Block):
     or stop_and_roll_back (stop, and prepare a branch from the last honest checkpoint)."""
 
     title: ClassVar[str] = "Detectors"
-    only: ClassVar[str] = "recipe=sft_then_grpo|grpo"
+    only: ClassVar[str] = "recipe=sft_then_grpo|grpo|distillation"
 
     start_branch: bool = setting(False, "Start the branch automatically")
     """After stop_and_roll_back, start the prepared branch automatically. Otherwise you start it with one click: without

@@ -15,6 +15,7 @@ from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from backend.domain.training.alarms import AlarmsChoice, DetectorsChoice
 from backend.domain.training.blocks import Block, Card, setting
 from backend.domain.training.budget import BudgetChoice
+from backend.domain.training.distillation import DistillationChoice
 from backend.domain.training.grpo import CurriculumChoice, GrpoChoice
 from backend.domain.training.mix import Mix
 from backend.domain.training.preferences import PreferenceChoice
@@ -33,6 +34,7 @@ class Recipe(StrEnum):
     GRPO = "grpo"
     REJECTION_SAMPLING = "rejection_sampling"
     DPO = "dpo"
+    DISTILLATION = "distillation"
 
     @property
     def has_sft(self) -> bool:
@@ -41,7 +43,8 @@ class Recipe(StrEnum):
 
     @property
     def has_grpo(self) -> bool:
-        return self in {Recipe.SFT_THEN_GRPO, Recipe.GRPO}
+        """Whether it has the stage that learns from its own rollouts at each step."""
+        return self in {Recipe.SFT_THEN_GRPO, Recipe.GRPO, Recipe.DISTILLATION}
 
 
 class Stage(StrEnum):
@@ -206,6 +209,11 @@ class TrainingConfiguration(Block):
                 "Rejection sampling",
                 "Sample, keep the best episodes, learn from them by SFT, repeat. Simple and stable.",
             ),
+            Card(
+                "distillation",
+                "Distillation",
+                "Play, and learn from a better model that scores each token. For a small model with a strong teacher.",
+            ),
             Card("dpo", "Preferences (DPO)", "Learn from pairs of stored episodes: verdicts, or better rewards."),
         ),
     )
@@ -227,6 +235,8 @@ class TrainingConfiguration(Block):
     """Levels of the tasks."""
     rejection: RejectionChoice = RejectionChoice()
     """Rounds of rejection sampling."""
+    distillation: DistillationChoice = DistillationChoice()
+    """Teacher of a distillation."""
     preferences: PreferenceChoice = PreferenceChoice()
     """Pairs for DPO."""
     mix: Mix = setting([], "Environments and weights", is_wide=True, section="mix")
@@ -298,6 +308,14 @@ class TrainingConfiguration(Block):
         count = self.hardware.processes
         if count > 1 and self.engine != "transformers":
             found.append(f"Several processes need the engine transformers, not {self.engine}. Change one of the two.")
+        if self.recipe is Recipe.DISTILLATION:
+            if missing := self.distillation.problem():
+                found.append(missing)
+            grpo = self.grpo
+            if (grpo.temperature, grpo.temperature_end or 1.0, grpo.top_p, grpo.top_k) != (1.0, 1.0, 1.0, 0):
+                found.append("A teacher scores samples at temperature 1, without top-p and top-k. Reset them (grpo).")
+            if grpo.ratio_level == "sequence" or grpo.loss_type == "vespo":
+                found.append("Distillation needs token-level ratios: use the loss dapo (grpo.loss_type).")
         if self.recipe is Recipe.DPO and count > 1:
             found.append("DPO trains in one process. Set hardware.processes=1.")
         if self.recipe is Recipe.DPO and self.preferences.batch % self.preferences.micro_batches:
@@ -337,16 +355,23 @@ class TrainingConfiguration(Block):
         return sft + (self.grpo.steps if self.recipe.has_grpo else 0)
 
     @property
+    def sampled_rollouts(self) -> int:
+        """Number of episodes that the policy samples to learn from."""
+        if self.recipe is Recipe.REJECTION_SAMPLING:
+            return self.rejection.episodes
+        return self.grpo.steps * self.grpo.episodes_per_step if self.recipe.has_grpo else 0
+
+    @property
     def total_rollouts(self) -> int:
         """Approximate number of episodes."""
         count = self.heldout.tasks
         if self.recipe.has_sft:
             count += self.sft.scripted_episodes + self.heldout.tasks
+        count += self.sampled_rollouts
         if self.recipe.has_grpo:
-            evaluations = math.ceil(self.grpo.steps / self.heldout.every)
-            count += self.grpo.steps * self.grpo.episodes_per_step + evaluations * self.heldout.tasks
+            count += math.ceil(self.grpo.steps / self.heldout.every) * self.heldout.tasks
         if self.recipe is Recipe.REJECTION_SAMPLING:
-            count += self.rejection.episodes + self.rejection.rounds * self.heldout.tasks
+            count += self.rejection.rounds * self.heldout.tasks
         return count + (self.heldout.tasks if self.recipe is Recipe.DPO else 0)
 
 

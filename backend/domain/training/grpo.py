@@ -19,7 +19,7 @@ class GrpoChoice(Block):
     """Sample groups of episodes of the same task, and make the better ones of each group more likely."""
 
     title: ClassVar[str] = "GRPO"
-    only: ClassVar[str] = "recipe=sft_then_grpo|grpo"
+    only: ClassVar[str] = "recipe=sft_then_grpo|grpo|distillation"
 
     steps: int = setting(100, is_basic=True, ge=1, le=1_000_000)
     """Training steps. Each step samples tasks × group size new episodes. Raise it while the held-out reward still
@@ -153,7 +153,7 @@ class CurriculumChoice(Block):
     """Which levels are played: a fixed mix, or a window that rises with the success of the policy."""
 
     title: ClassVar[str] = "Curriculum"
-    only: ClassVar[str] = "recipe=sft_then_grpo|grpo|rejection_sampling"
+    only: ClassVar[str] = "recipe=sft_then_grpo|grpo|rejection_sampling|distillation"
 
     kind: Literal["fixed", "adaptive"] = setting("fixed", "Levels")
     """fixed: every step has the mix of `grpo.levels`. adaptive: a window of levels starts at `start`, rises when its

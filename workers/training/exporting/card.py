@@ -182,6 +182,10 @@ def _training(facts: CardFacts) -> list[str]:
     if configuration.recipe.has_grpo:
         episodes = f"{played.get(Phase.TRAIN, 0):,} episodes"
         rows.append(("GRPO data", f"{grpo.steps} steps planned, {episodes}, loss {grpo.loss_type}"))
+    if configuration.recipe is Recipe.DISTILLATION:
+        teacher = configuration.distillation
+        name = f"`{public_name(teacher.base)}`" if teacher.teacher == "base" else teacher.described
+        rows.append(("Teacher", name))
     if configuration.recipe is Recipe.REJECTION_SAMPLING:
         rejection, episodes = configuration.rejection, f"{played.get(Phase.TRAIN, 0):,} episodes"
         kept = f"the best {rejection.keep} of {rejection.samples} per task"

@@ -21,7 +21,7 @@ from backend.core.logs import configure_logging
 from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest
 from backend.domain.text import plain_text
-from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.configuration import Recipe, TrainingConfiguration
 from backend.domain.training.memory import estimate_memory
 from backend.domain.training.preflight.findings import PreflightFinding, of_environment, ok, problem, warning
 from backend.domain.training.preflight.measured import (
@@ -58,6 +58,7 @@ from workers.training.preflight.measure import (
     successes,
 )
 from workers.training.run import INFRASTRUCTURE_ERRORS, starting_weights
+from workers.training.teacher import load_teacher
 
 TASKS = 32
 SCRIPTED_EPISODES = 64
@@ -141,6 +142,8 @@ def inspect_training(context: TrainingContext, add: AddFinding) -> None:
     initial = _load(context, add)
     if initial is None:
         return
+    if context.configuration.recipe is Recipe.DISTILLATION and not _check_teacher(context, add, initial):
+        return
     scripted = _play_script(context, add, initial)
     played = _play_policy(context, add, initial)
     if scripted is None:
@@ -216,6 +219,20 @@ def chat_finding(chat: ChatFormat, manifests: Sequence[Manifest]) -> PreflightFi
         )
         return warning("chat_template", " ".join(sentences), advice, **evidence)
     return ok("chat_template", " ".join(sentences), **evidence)
+
+
+def _check_teacher(context: TrainingContext, add: AddFinding, initial: InitialPolicy) -> bool:
+    """Load the teacher and have it score a token. Return whether it can."""
+    choice = context.configuration.distillation
+    context.recorder.progress(phase="checking the teacher", done=0, total=1)
+    try:
+        load_teacher(choice, initial.tokenizer)
+    except (ModelUnusable, ChatUnusable) as error:
+        sentence = f"{error}".rstrip(".")
+        add(problem("teacher", f"The teacher cannot be used: {sentence}.", "Choose another teacher (distillation)."))
+        return False
+    add(ok("teacher", f"The teacher, {choice.described}, gives log-probabilities in the student's vocabulary."))
+    return True
 
 
 def _conversation(initial: InitialPolicy, played: PlayedEpisodes, kind: str) -> PreflightFinding:

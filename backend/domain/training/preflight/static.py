@@ -273,7 +273,7 @@ def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int) 
     return Load(
         trained=trained,
         # with an adapter, the base is the reference
-        has_reference=has_grpo and grpo.beta > 0 and configuration.adapter.kind is AdapterKind.FULL,
+        has_reference=_has_second_model(configuration),
         rows=grpo.episodes_per_step // parts if has_grpo else configuration.imitation.batch,
         tokens=tokens,
         sampled_rows=min(
@@ -281,6 +281,14 @@ def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int) 
         ),
         is_recomputed=configuration.hardware.gradient_checkpointing,
     )
+
+
+def _has_second_model(configuration: TrainingConfiguration) -> bool:
+    """Whether a reference or a teacher is in memory. The teacher is estimated to be as large as the student."""
+    recipe, is_full = configuration.recipe, configuration.adapter.kind is AdapterKind.FULL
+    if recipe is Recipe.DISTILLATION:
+        return configuration.distillation.teacher != "endpoint"
+    return is_full and (recipe is Recipe.DPO or (recipe.has_grpo and configuration.grpo.beta > 0))
 
 
 def memory_finding(
