@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backend.domain.training.advice import REJECTION, StartingPoint, StoredExamples, advise, starting_point
+from backend.domain.training.advice import StartingPoint, StoredExamples, advise, starting_point
 from backend.domain.training.configuration import Recipe, TrainingConfiguration
 from backend.domain.training.preflight.findings import of_environment, ok
 from backend.domain.training.preflight.measured import TaskSuccess, success_finding
@@ -72,22 +72,22 @@ def test_the_proposal_follows_from_what_was_measured_and_can_be_applied(
     measured: dict[str, Any], title: str, changes: dict[str, str]
 ):
     point = replace(POINT, **measured)
-    advice = advise(point, BASE, {*map(str, Recipe)} - {REJECTION})
+    advice = advise(point, BASE, {*Recipe} - {Recipe.REJECTION_SAMPLING})
     assert advice.title == title
     assert changes.items() <= advice.changes.items()
     assert advice.reasons
     assert advice.measured[0].startswith(f"{point.success:.0%} of 256 episodes succeed before training")
     applied = resolve_configuration(None, nest(advice.changes), BASE.resolved())
     assert not applied.problems(scripts=["gold", "teacher"], levels=4)
-    again = advise(point, applied, {*map(str, Recipe)} - {REJECTION})
+    again = advise(point, applied, {*Recipe} - {Recipe.REJECTION_SAMPLING})
     assert (again.title, again.changes) == (title, {})
     assert again.is_followed == (title not in {"Examples first", "A harder environment"})
 
 
 def test_only_recipes_that_exist_are_proposed():
     rare = replace(POINT, success=0.15, gradient=0.2)
-    assert advise(rare, BASE, {"grpo", REJECTION}).changes == {"recipe": REJECTION}
-    assert "grpo.replace_uniform" in advise(rare, BASE, {"grpo"}).changes
+    assert advise(rare, BASE, {Recipe.GRPO, Recipe.REJECTION_SAMPLING}).changes == {"recipe": "rejection_sampling"}
+    assert "grpo.replace_uniform" in advise(rare, BASE, {Recipe.GRPO}).changes
 
 
 def test_a_named_teacher_is_proposed_where_nothing_succeeds_and_nothing_can_be_copied():
@@ -96,7 +96,7 @@ def test_a_named_teacher_is_proposed_where_nothing_succeeds_and_nothing_can_be_c
     taught = resolve_configuration(None, {"distillation": {"teacher": "base", "base": "larger"}}, BASE.resolved())
     advice = advise(hopeless, taught)
     assert (advice.title, advice.changes) == ("Distillation", {"recipe": "distillation"})
-    assert advise(hopeless, taught, {"grpo"}).title == "Examples first"
+    assert advise(hopeless, taught, {Recipe.GRPO}).title == "Examples first"
 
 
 def test_a_model_from_scratch_has_to_copy_something():

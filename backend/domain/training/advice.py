@@ -34,8 +34,6 @@ GOOD_TEACHER = 0.5
 """Success rate from which a scripted policy is worth copying. Starting point; at least twice the policy's own, too."""
 ENOUGH_EXAMPLES = 32
 """Stored successes from which SFT is proposed: one batch of the default size. Starting point."""
-REJECTION = Recipe.REJECTION_SAMPLING
-"""Proposed only if there is such a recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +239,7 @@ def _choose(
             [reason, _source(point), "Copying it gains more than comparing episodes that are nearly equal."],
             {"recipe": Recipe.SFT, **examples},
         )
-    if REJECTION in recipes:
+    if Recipe.REJECTION_SAMPLING in recipes:
         return (
             "Rejection sampling",
             [
@@ -249,7 +247,7 @@ def _choose(
                 f"It keeps the successes, {point.success:.0%} of the episodes, and learns from them by SFT, so tasks"
                 " that always fail cost nothing but their samples.",
             ],
-            {"recipe": REJECTION},
+            {"recipe": Recipe.REJECTION_SAMPLING},
         )
     return (
         "GRPO with dynamic sampling",
