@@ -17,6 +17,7 @@ from workers.models.build import build_tokenizer
 from workers.models.chat import ChatTokens, ChatUnusable, end_at_turns
 from workers.models.load import ModelSource, read_tokenizer
 from workers.training.examples import example_of_conversation
+from workers.training.exporting.inference import has_system_role
 
 TEMPLATES = files("trl") / "chat_templates"
 SPECIAL = re.compile(r"<[|｜]?[a-zA-Z_▁]+[|｜]?>|</s>|\[/?INST\]")
@@ -128,6 +129,11 @@ def test_reasoning_is_kept_where_the_template_would_remove_it_and_closed_where_i
     assert chat.tokenizer.decode(chat.continuation(TALK[3:4])) == (
         "\n<|im_start|>user\nO plays 3.<|im_end|>\n<|im_start|>assistant\n<think>\n"
     )
+
+
+def test_an_export_folds_the_system_prompt_like_training() -> None:
+    assert not has_system_role(shipped("gemma"))
+    assert has_system_role(shipped("gemma3"))
 
 
 def test_a_reply_that_names_the_end_token_ends_only_once() -> None:
