@@ -90,7 +90,7 @@ async def test_a_reply_that_the_context_cut_ends_the_episode_for_that_reason() -
             async def act(_: Turn) -> Reply:
                 return Reply("<move>", 99, 2, is_truncated=True, is_context_full=True)
 
-            player.act = act  # type: ignore[method-assign]
+            player.act = act  # type: ignore[method-assign,assignment]
             return player
 
     [rollout] = await play(World(), Cut("-"), plans(1))

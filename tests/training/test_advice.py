@@ -16,7 +16,7 @@ BASE = TrainingConfiguration.model_validate({"model": {"source": "base", "base":
 SCRATCH = TrainingConfiguration()
 POINT = StartingPoint(success=0.3, attempts=256, parsed=0.9, gradient=0.7)
 STORED = StoredExamples("018f0000-0000-7000-8000-000000000000", "Evaluation of the large one", 120, "win >= 1")
-TAUGHT = {"script": "gold", "script_success": 1.0}
+TAUGHT: dict[str, Any] = {"script": "gold", "script_success": 1.0}
 CASES: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("sometimes succeeds", {}, "GRPO", {}),
     ("cannot write replies", {"success": 0.0, "parsed": 0.1, **TAUGHT}, "SFT, then GRPO", {"sft.script": "gold"}),
@@ -70,7 +70,7 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
 )
 def test_the_proposal_follows_from_what_was_measured_and_can_be_applied(
     measured: dict[str, Any], title: str, changes: dict[str, str]
-):
+) -> None:
     point = replace(POINT, **measured)
     advice = advise(point, BASE, {*Recipe} - {Recipe.REJECTION_SAMPLING})
     assert advice.title == title
@@ -84,13 +84,13 @@ def test_the_proposal_follows_from_what_was_measured_and_can_be_applied(
     assert again.is_followed == (title not in {"Examples first", "A harder environment"})
 
 
-def test_only_recipes_that_exist_are_proposed():
+def test_only_recipes_that_exist_are_proposed() -> None:
     rare = replace(POINT, success=0.15, gradient=0.2)
     assert advise(rare, BASE, {Recipe.GRPO, Recipe.REJECTION_SAMPLING}).changes == {"recipe": "rejection_sampling"}
     assert "grpo.replace_uniform" in advise(rare, BASE, {Recipe.GRPO}).changes
 
 
-def test_a_named_teacher_is_proposed_where_nothing_succeeds_and_nothing_can_be_copied():
+def test_a_named_teacher_is_proposed_where_nothing_succeeds_and_nothing_can_be_copied() -> None:
     hopeless = replace(POINT, success=0.0, gradient=0.0)
     assert "use distillation" in advise(hopeless, BASE).reasons[-1]
     taught = resolve_configuration(None, {"distillation": {"teacher": "base", "base": "larger"}}, BASE.resolved())
@@ -99,14 +99,14 @@ def test_a_named_teacher_is_proposed_where_nothing_succeeds_and_nothing_can_be_c
     assert advise(hopeless, taught, {Recipe.GRPO}).title == "Examples first"
 
 
-def test_a_model_from_scratch_has_to_copy_something():
+def test_a_model_from_scratch_has_to_copy_something() -> None:
     nothing = StartingPoint(0.0, 64, parsed=0.0, gradient=0.0)
     assert advise(nothing, SCRATCH).title == "Examples first"
     advice = advise(replace(nothing, **TAUGHT), SCRATCH)
     assert (advice.title, advice.changes) == ("SFT, then GRPO", {"sft.script": "gold"})
 
 
-def test_it_reads_the_findings_of_a_preflight_and_averages_a_mix():
+def test_it_reads_the_findings_of_a_preflight_and_averages_a_mix() -> None:
     tasks = [TaskSuccess(0, 4, 8, False), TaskSuccess(1, 0, 8, True)]
     found = success_finding(tasks, BASE, "win >= 1", parsed=0.75)
     script = ok("script", "It wins.", share=1.0, script="gold")

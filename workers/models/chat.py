@@ -130,7 +130,9 @@ class ChatTokens:
         if self.format.merges_turns:
             messages = merge_turns(messages)
         if is_opening:
-            return self.tokenizer.encode(_render(self.tokenizer, messages, prompts=True), add_special_tokens=False)
+            return list(
+                self.tokenizer.encode(_render(self.tokenizer, messages, prompts=True), add_special_tokens=False)
+            )
         before = [{"role": "user", "content": _FIRST}, {"role": "assistant", "content": _REPLY}]
         after = _render(self.tokenizer, [*before, *messages], prompts=True).partition(_REPLY)[2]
         closed = self.format.closing + self.format.end
@@ -140,7 +142,7 @@ class ChatTokens:
 
     def _encode_later(self, text: str) -> list[int]:
         """Tokenize text that follows other text. After a token, some tokenizers add no space, as at the beginning."""
-        return self.tokenizer.encode(self.format.end + text, add_special_tokens=False)[1:]
+        return list(self.tokenizer.encode(self.format.end + text, add_special_tokens=False)[1:])
 
 
 def chat_format_of(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
@@ -199,17 +201,15 @@ def end_at_turns(tokenizer: PreTrainedTokenizerBase) -> None:
         return
 
 
-def fold_system(messages: Messages) -> list[dict[str, object]]:
+def fold_system(messages: Messages) -> Messages:
     """Put a system prompt before the text of the first message of the user, as Gemma's own template does since
     version 3."""
-    folded = [dict(message) for message in messages]
-    if folded and folded[0]["role"] == "system":
-        system = folded.pop(0)["content"]
-        if not folded or folded[0]["role"] != "user":
-            folded.insert(0, {"role": "user", "content": system})
-        else:
-            folded[0]["content"] = f"{system}\n\n{folded[0]['content']}"
-    return folded
+    if not messages or messages[0]["role"] != "system":
+        return messages
+    system, rest = messages[0]["content"], messages[1:]
+    if not rest or rest[0]["role"] != "user":
+        return [{"role": "user", "content": system}, *rest]
+    return [{"role": "user", "content": f"{system}\n\n{rest[0]['content']}"}, *rest[1:]]
 
 
 def merge_turns(messages: Messages) -> list[dict[str, object]]:
