@@ -1,4 +1,4 @@
-"""Previews of what a run would learn from, before it starts: examples of an SFT warm-up, and pairs of DPO."""
+"""Previews of training data before a run starts: examples of an SFT warm-up, and pairs of DPO."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -164,7 +164,7 @@ def collect_pairs(
 def pair_of(chosen: Conversation, rejected: Conversation, chat: ChatTokens) -> PairExample | None:
     """Return the tokens of a pair, or None if the episodes do not begin alike or have no reply.
 
-    All replies count, also those that were not parsed: these are often why an episode was worse.
+    All replies count. Replies that were not parsed, too: they are often why an episode was worse.
     """
     halves = []
     for half in (chosen, rejected):

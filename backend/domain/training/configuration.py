@@ -125,8 +125,8 @@ class HeldoutChoice(Block):
     title: ClassVar[str] = "Held-out evaluation"
 
     every: int = setting(20, "Steps between evaluations", is_basic=True, ge=1)
-    """GRPO steps between held-out evaluations, which select the best checkpoint. Fewer steps miss less and take more
-    time."""
+    """Steps of GRPO or DPO between held-out evaluations, which select the best checkpoint. Fewer steps miss less and
+    take more time."""
     tasks: int = setting(100, "Held-out tasks", is_basic=True, ge=1, le=100_000)
     """Number of held-out tasks, one episode each, the same every time. 100 tasks distinguish success rates that differ
     by 10 points; 1,000 by 3. Raise it to distinguish the best checkpoint from a lucky one; lower it if evaluations

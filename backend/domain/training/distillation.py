@@ -38,7 +38,7 @@ class DistillationChoice(Block):
     """Name of a policy with an endpoint. Its server must offer `/completions` with `echo` and `logprobs`; use vLLM if
     yours does not."""
     clip: float = setting(5.0, "Largest advantage", gt=0, le=100)
-    """Limit of what one token may earn or lose, in nats. Lower it if single tokens that the teacher finds impossible
+    """Maximum that one token may earn or lose, in nats. Lower it if single tokens that the teacher finds impossible
     make the gradient norm jump."""
 
     @property
@@ -52,7 +52,7 @@ class DistillationChoice(Block):
         return named[self.teacher]
 
     def problem(self) -> str | None:
-        """Return what is missing to find the teacher."""
+        """Return a sentence if the teacher is not named."""
         given = {"checkpoint": self.checkpoint, "base": self.base.strip(), "endpoint": self.endpoint.strip()}
         return None if given[self.teacher] else f"Name the teacher (distillation.{self.teacher})."
 
