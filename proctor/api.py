@@ -3115,7 +3115,9 @@ class RolloutsOperations(Namespace):
         phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
         step: int | None = None,
         level: int | None = None,
-        stop_reason: Literal["done", "max_turns", "token_limit", "unparsable", "episode_timeout", "abandoned"]
+        stop_reason: Literal[
+            "done", "max_turns", "token_limit", "context_full", "unparsable", "episode_timeout", "abandoned"
+        ]
         | None = None,
         min_reward: float | None = None,
         max_reward: float | None = None,
@@ -3177,7 +3179,9 @@ class RolloutsOperations(Namespace):
         phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
         step: int | None = None,
         level: int | None = None,
-        stop_reason: Literal["done", "max_turns", "token_limit", "unparsable", "episode_timeout", "abandoned"]
+        stop_reason: Literal[
+            "done", "max_turns", "token_limit", "context_full", "unparsable", "episode_timeout", "abandoned"
+        ]
         | None = None,
         min_reward: float | None = None,
         max_reward: float | None = None,
@@ -4030,7 +4034,7 @@ class TrainingOperations(Namespace):
         )
 
     def show_preflight(self, preflight: str | UUID) -> PreflightResponse:
-        """Show the findings of a pre-flight so far.
+        """Show the findings of a pre-flight so far, and when it has ended, which recipe suits what it measured.
 
         - `preflight`: Id of a pre-flight."""
         return self._call(

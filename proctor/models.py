@@ -403,6 +403,20 @@ class PreflightFinding(Model):
     evidence: dict[str, Any] | None = None
 
 
+class Advice(Model):
+    """The recipe that suits a run, with reasons."""
+
+    title: str
+    reasons: list[str]
+    """Why, one sentence each."""
+    measured: list[str]
+    """The measurements that it follows from."""
+    changes: dict[str, str] | None = None
+    """Settings to change, by dotted name. Empty if the run already follows the advice, or if no setting helps."""
+    is_followed: bool = False
+    """The settings of the run already follow the advice."""
+
+
 class PairExample(Model):
     """Two episodes of the same task, of which the first is preferred."""
 
@@ -1011,6 +1025,7 @@ class StopReason(StrEnum):
     done = "done"
     max_turns = "max_turns"
     token_limit = "token_limit"
+    context_full = "context_full"
     unparsable = "unparsable"
     episode_timeout = "episode_timeout"
     abandoned = "abandoned"
@@ -2572,6 +2587,8 @@ class PreflightResponse(Job):
     progress: dict[str, Any]
     reason: str | None
     """Why the checks failed to run."""
+    advice: Advice | None
+    """The recipe that suits what was measured; null until the checks have played episodes and ended."""
     arithmetic: str
     configuration: dict[str, Any]
     created_at: AwareDatetime

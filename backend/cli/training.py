@@ -1,5 +1,6 @@
 """`proctor train`, `run config|alarms|answer|set|branch` and `data examples`: start and steer training runs."""
 
+import shlex
 import time
 from itertools import groupby
 from operator import itemgetter
@@ -143,6 +144,14 @@ def _preflight(client: Client, body: Json, *, as_json: bool) -> int:
         result = client.get(f"/training/preflight/{result['id']}")
     if as_json:
         write_json(result)
+    elif advice := result["advice"]:
+        say(f"Recommendation: {advice['title']}", "bold")
+        for line in (*advice["reasons"], *(f"measured: {each}" for each in advice["measured"])):
+            say(f"  {line}")
+        if advice["changes"]:
+            say("  " + " ".join(f"--set {shlex.quote(f'{name}={value}')}" for name, value in advice["changes"].items()))
+        elif advice["is_followed"]:
+            say("  These settings follow the recommendation.")
     elif result["status"] == "failed":
         say(f"✗ The checks on a worker failed: {result['reason']}", "red")
     elif not result["is_finished"]:

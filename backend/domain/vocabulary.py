@@ -116,6 +116,8 @@ class StopReason(StrEnum):
     DONE = "done"
     MAX_TURNS = "max_turns"
     TOKEN_LIMIT = "token_limit"
+    CONTEXT_FULL = "context_full"
+    """The conversation filled the context of the model."""
     UNPARSABLE = "unparsable"
     EPISODE_TIMEOUT = "episode_timeout"
     ABANDONED = "abandoned"

@@ -24,7 +24,7 @@ from backend.runs.queries import versions as run_versions
 from backend.runs.tables import Run
 from backend.training.example_files import list_example_files
 from backend.training.launch_form import FormContext, launch_sections
-from backend.training.preflight import findings_at_once
+from backend.training.preflight import advice_of, find_preflight, findings_at_once
 from backend.training.schemas import TrainingRequest, resolve_configuration
 from backend.training.setting_texts import changed_settings, flatten, stored_configuration
 from backend.training.tables import Preflight
@@ -103,7 +103,15 @@ def launch_figures(
         "without_certificate": reason,
     }
     environment = f"{version.environment.name}@{version.number}" if version else "ENVIRONMENT"
+    preflight = session.get(Preflight, shown.preflight_id) if shown.preflight_id else None
+    if preflight is None and version is not None:
+        preflight = find_preflight(session, version, configuration)
+    advice = advice_of(session, preflight, configuration) if preflight else None
+    changes = {**query, **changed, **(advice.changes if advice else {})}
     return {
+        "advice": advice,
+        "apply": f"/training/new?{urlencode({name: text for name, text in changes.items() if text or '.' in name})}",
+        "measured_in": preflight,
         "errors": {},
         "arithmetic": batch_in_words(configuration).split("; "),
         "rollouts": configuration.total_rollouts,

@@ -20,6 +20,7 @@ from backend.runs.tables import Run
 from backend.training import alarms, branches, preflight, schemas, service, steering
 from backend.training.launch import ConfigurationFile, configuration_file_of
 from backend.training.launch_form import launch_sections
+from backend.training.preflight import advice_of
 from backend.training.setting_texts import stored_configuration
 from backend.training.tables import Alarm, Preflight
 from backend.web.identity import Actor
@@ -82,13 +83,13 @@ def start_preflight(session: Session, actor: Actor, request: schemas.TrainingReq
 
     Findings that need no worker are in the first result.
     """
-    return _preflight_response(preflight.start_preflight(session, actor, request))
+    return _preflight_response(session, preflight.start_preflight(session, actor, request))
 
 
 @operation("GET /training/preflight/{preflight}", role=Role.VIEWER, poll="/training/preflight/{id}", tool=True)
 def show_preflight(session: Session, actor: Actor, preflight: Preflight) -> schemas.PreflightResponse:
-    """Show the findings of a pre-flight so far."""
-    return _preflight_response(preflight)
+    """Show the findings of a pre-flight so far, and when it has ended, which recipe suits what it measured."""
+    return _preflight_response(session, preflight)
 
 
 @operation("GET /training/{run}/configuration", role=Role.VIEWER)
@@ -214,7 +215,7 @@ def _alarm_response(alarm: Alarm, offered: Sequence[alarms.OfferedAnswer] = ()) 
     )
 
 
-def _preflight_response(row: Preflight) -> schemas.PreflightResponse:
+def _preflight_response(session: Session, row: Preflight) -> schemas.PreflightResponse:
     environment = f"{row.version.environment.name}@{row.version.number}"
     findings = [PreflightFinding.model_validate(finding) for finding in row.findings]
     return schemas.PreflightResponse.from_row(
@@ -222,6 +223,7 @@ def _preflight_response(row: Preflight) -> schemas.PreflightResponse:
         environment=environment,
         verdict=worst(findings),
         findings=findings,
+        advice=advice_of(session, row),
         arithmetic=batch_in_words(stored_configuration(row.configuration)),
         is_finished=row.status.is_over,
         is_successful=row.status is PreflightStatus.COMPLETED,

@@ -2,6 +2,7 @@
 
 import uuid
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
@@ -81,7 +82,7 @@ def download_run_configuration(run_id: uuid.UUID, form: Format, session: Session
 
 @live_page(
     *(router, "/training/preflights/{preflight_id}", "training/preflight.html"),
-    *("preflight_state", "preflight_findings"),
+    *("preflight_state", "preflight_advice", "preflight_findings"),
     topics=["preflight:{preflight_id}"],
 )
 def show_preflight(session: SessionDep, _: Viewer, preflight_id: uuid.UUID) -> dict[str, object]:
@@ -89,8 +90,11 @@ def show_preflight(session: SessionDep, _: Viewer, preflight_id: uuid.UUID) -> d
     configuration = stored_configuration(row.configuration)
     findings = [PreflightFinding.model_validate(finding) for finding in row.findings]
     environment = f"{row.version.environment.name}@{row.version.number}"
+    advice = preflight.advice_of(session, row)
     return {
         "preflight": row,
+        "advice": advice,
+        "apply": f"/training/new?{urlencode({'preflight_id': str(row.id), **advice.changes})}" if advice else "",
         "findings": findings,
         "verdict": worst(findings),
         "is_over": row.status.is_over,

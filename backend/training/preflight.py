@@ -1,25 +1,34 @@
 """Checks before a training run starts. Some run at once; the others need a worker and are queued."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy.orm import Session, contains_eager
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core import artifacts
 from backend.core.artifacts import store_id
 from backend.core.queue import enqueue
+from backend.domain.rollouts.filters import FilterError, parse
 from backend.domain.runs.capabilities import QUEUES
 from backend.domain.training.adapter import AdapterRecord
+from backend.domain.training.advice import Advice, StoredExamples, advise, starting_point
 from backend.domain.training.configuration import ModelChoice, TrainingConfiguration
 from backend.domain.training.memory import FLOAT_BYTES, MAX_PARAMETERS
 from backend.domain.training.preflight.findings import PreflightFinding
 from backend.domain.training.preflight.static import Plan, Site, checks_at_once
+from backend.domain.vocabulary import PreflightStatus, RolloutStatus, RunKind, Split
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
+from backend.rollouts.filters import condition_of
+from backend.rollouts.scope import scope_of
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
 from backend.training.schemas import TrainingRequest
 from backend.training.service import configuration_of_request, version_of_part
+from backend.training.setting_texts import stored_configuration
 from backend.training.tables import Preflight
 from backend.training.workers import offers
 from backend.web.audit import audit
@@ -29,6 +38,8 @@ CONFIGURATION = "config.json"
 JOB = "training.preflight"
 ATTEMPTS = 2
 """A process that was killed, such as for lack of memory, runs once more. The second time is reported as a finding."""
+SEARCHED_RUNS = 10
+"""Latest evaluations that are searched for successes to learn from."""
 _MOST_BYTES = 2**20
 LARGE_BYTES = MAX_PARAMETERS * FLOAT_BYTES
 """A model with more weights was not created here."""
@@ -138,3 +149,80 @@ def start_preflight(session: Session, actor: Actor, request: TrainingRequest) ->
     job.max_attempts = ATTEMPTS
     audit(session, actor, "training.preflight", "preflight", preflight.id, version=str(version.id))
     return preflight
+
+
+def find_preflight(
+    session: Session, version: EnvironmentVersion, configuration: TrainingConfiguration
+) -> Preflight | None:
+    """The latest completed pre-flight of this model on this version, whatever its other settings were."""
+    model = configuration.model.model_dump(mode="json")
+    statement = (
+        select(Preflight)
+        .where(
+            Preflight.version_id == version.id,
+            Preflight.status == PreflightStatus.COMPLETED,
+            Preflight.configuration["model"] == model,
+        )
+        .order_by(Preflight.ended_at.desc())
+        .limit(1)
+    )
+    return session.scalars(statement).one_or_none()
+
+
+def advice_of(
+    session: Session, preflight: Preflight, configuration: TrainingConfiguration | None = None
+) -> Advice | None:
+    """The recipe that suits what a pre-flight measured; None if it did not play any episode.
+
+    `configuration`: the settings that the advice would change. Default: those of the pre-flight.
+    """
+    if not preflight.status.is_over:
+        return None
+    findings = [PreflightFinding.model_validate(finding) for finding in preflight.findings]
+    point = starting_point(findings)
+    if point is None:
+        return None
+    configuration = configuration or stored_configuration(preflight.configuration)
+    stored = None if point.has_script else _stored_examples(session, preflight, configuration)
+    return advise(replace(point, stored=stored), configuration)
+
+
+def _stored_examples(
+    session: Session, preflight: Preflight, configuration: TrainingConfiguration
+) -> StoredExamples | None:
+    """The evaluation with the most successes on training tasks of this environment, among the latest ones."""
+    version = session.get_one(EnvironmentVersion, preflight.version_id)
+    where = configuration.curriculum.rule(version.typed_manifest).expression
+    latest = (
+        select(Run)
+        .join(Run.version)
+        .options(contains_eager(Run.version))
+        .where(
+            Run.kind == RunKind.EVALUATION,
+            EnvironmentVersion.environment_id == version.environment_id,
+            Run.configuration["split"].as_string() == Split.TRAIN,
+        )
+        .order_by(Run.id.desc())
+        .limit(SEARCHED_RUNS)
+    )
+    passing: list[ColumnElement[bool]] = []
+    for run in session.scalars(latest):
+        try:
+            scope = scope_of(session, run, for_learning=True)
+            if tree := parse(where, scope.fields):
+                passing.append(and_(Rollout.run_id == run.id, condition_of(tree, scope)))
+        except FilterError:  # another version, without this column
+            continue
+    if not passing:
+        return None
+    successes = func.count()
+    statement = (
+        select(Run.id, Run.name, successes)
+        .join(Rollout, Rollout.run_id == Run.id)
+        .where(Rollout.status == RolloutStatus.COMPLETED, or_(*passing))
+        .group_by(Run.id, Run.name)
+        .order_by(successes.desc())
+        .limit(1)
+    )
+    row = session.execute(statement).one_or_none()
+    return StoredExamples(str(row[0]), row[1], row[2], where) if row else None

@@ -11,6 +11,7 @@ from fastapi import UploadFile
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from backend.domain.detectors.spec import Action
+from backend.domain.training.advice import Advice
 from backend.domain.training.alarms import AlarmsChoice
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding
@@ -147,6 +148,8 @@ class PreflightResponse(Progress):
     progress: dict[str, object]
     reason: str | None
     """Why the checks failed to run."""
+    advice: Advice | None
+    """The recipe that suits what was measured; null until the checks have played episodes and ended."""
     arithmetic: str
     configuration: dict[str, object]
     created_at: datetime

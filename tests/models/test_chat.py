@@ -40,9 +40,8 @@ def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
     tokenizer.chat_template = (
         "{%- for m in messages %}{{ '<|user|>' ~ messages|length ~ m['content'] + '<|end|>' }}{%- endfor %}"
     )
-    chat = ChatTokens(tokenizer)
     with pytest.raises(ChatUnusable, match="rewrites earlier turns"):
-        chat.continuation(TALK[3:4])
+        ChatTokens(tokenizer)
 
 
 @pytest.mark.parametrize(

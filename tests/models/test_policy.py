@@ -140,6 +140,8 @@ async def test_a_policy_that_fills_its_context_is_cut_and_keeps_a_trace_that_fit
     trace = player.trace()
     player.close()
     await policy.aclose()
+    assert replies[-1].is_missing
+    assert [reply.is_context_full for reply in replies[:2]] == [False, False]  # cut at their own limit
     assert trace is not None
     assert len(trace.prompt) + len(trace.completion) <= 128
     assert len(trace.completion) == len(trace.mask) == len(trace.logprobs)

@@ -7,9 +7,11 @@ import pytest
 
 from backend.domain.errors import PolicyError
 from backend.domain.runs.plans import Sampling
+from backend.domain.vocabulary import ErrorKind, StopReason
 from backend.settings import get_settings
 from tests.policies.endpoint import KEY, Answer, ask, break_off, completion, error, hang, json, raw, serving
-from workers.policies.openai_api import EndpointGaveUp, EndpointRefused
+from tests.rollouts.world import World, plans, play
+from workers.policies.openai_api import Endpoint, EndpointGaveUp, EndpointRefused, OpenAiPolicy
 
 
 async def test_it_asks_with_everything_that_was_chosen() -> None:
@@ -29,6 +31,27 @@ async def test_it_asks_with_everything_that_was_chosen() -> None:
         }
     ]
     assert endpoint.headers[0]["Authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 4096 tokens. However, you requested 4200 tokens.",
+        "the request exceeds the available context size (4096 tokens), try increasing it",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+    ],
+)
+async def test_a_conversation_that_the_model_cannot_hold_ends_the_episode_and_a_first_prompt_is_a_limit(
+    message: str,
+) -> None:
+    async with serving(completion(), error(400, message)) as endpoint:
+        policy = OpenAiPolicy(Endpoint(endpoint.url, "small", KEY), Sampling())
+        [rollout] = await play(World(), policy, plans(1))
+        [refused] = await play(World(), policy, plans(1))
+        await policy.aclose()
+    assert (rollout.stop_reason, len(rollout.steps)) == (StopReason.CONTEXT_FULL, 1)
+    assert (refused.error_kind, len(endpoint.bodies)) == (ErrorKind.LIMIT, 3)
+    assert "the first prompt is too long" in str(refused.error_message)
 
 
 async def test_text_that_utf8_cannot_say_is_asked_all_the_same() -> None:

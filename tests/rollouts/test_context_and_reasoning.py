@@ -1,10 +1,18 @@
 """The context of a policy in a long episode, and its reasoning apart from its answer."""
 
+import uuid
+from dataclasses import asdict
 from typing import Any
+
+import pytest
 
 from backend.domain.environments.manifest import ContextSpec
 from backend.domain.environments.prompts import split_reasoning, visible_messages
+from backend.domain.rollouts.divergence import RecordedEpisode
+from backend.domain.vocabulary import StopReason
 from tests.rollouts.world import Replies, World, make_manifest, plans, play
+from workers.policies.base import EpisodeStart, Reply, Turn
+from workers.rollouts.engine import StoredEpisode, replay_episodes
 
 
 def talk(turns: int, system: bool = True) -> list[dict[str, Any]]:
@@ -44,6 +52,49 @@ async def test_the_policy_reads_a_part_and_the_rollout_keeps_the_whole() -> None
     assert [len(seen) for seen in policy.seen] == [2, 4, 4, 4, 4, 4, 4, 4]
     assert {seen[1]["content"] for seen in policy.seen} == {"0 of 3"}
     assert len(rollout.messages) == 17
+
+
+class Filled(Replies):
+    """A policy whose context is full after its replies."""
+
+    async def begin(self, start: EpisodeStart) -> Any:
+        player = await super().begin(start)
+        act = player.act
+
+        async def act_or_stop(turn: Turn) -> Reply:
+            return await act(turn) if turn.index < len(self.texts) else Reply("", 99, 0, True, True)
+
+        player.act = act_or_stop  # type: ignore[method-assign]
+        return player
+
+
+@pytest.mark.parametrize("on_unparsable", ["retry", "end", "pass"])
+async def test_an_episode_that_outgrows_the_context_ends_there_and_keeps_its_rewards(on_unparsable: str) -> None:
+    manifest, world = make_manifest(agent={"on_unparsable": on_unparsable}), World()
+    [rollout] = await play(world, Filled("<move>1</move>", "<move>1</move>"), plans(1), manifest)
+    assert (rollout.is_completed, rollout.stop_reason, rollout.is_truncated) == (True, StopReason.CONTEXT_FULL, True)
+    assert (len(rollout.steps), rollout.columns["format"], rollout.columns["win"]) == (2, 1.0, 0.0)
+    assert [message["role"] for message in rollout.messages[-3:]] == ["user", "assistant", "user"]
+
+    steps = [asdict(step) for step in rollout.steps]
+    stored = StoredEpisode(uuid.uuid4(), rollout.task, RecordedEpisode({}, steps), stop_reason=rollout.stop_reason)
+    [again] = await replay_episodes([stored], server=world, manifest=manifest, concurrency=1)  # type: ignore[arg-type]
+    assert (again.rollout.stop_reason, again.replies_ended, again.replies_left) == (StopReason.CONTEXT_FULL, False, 0)
+
+
+async def test_a_reply_that_the_context_cut_ends_the_episode_for_that_reason() -> None:
+    class Cut(Replies):
+        async def begin(self, start: EpisodeStart) -> Any:
+            player = await super().begin(start)
+
+            async def act(_: Turn) -> Reply:
+                return Reply("<move>", 99, 2, is_truncated=True, is_context_full=True)
+
+            player.act = act  # type: ignore[method-assign,assignment]
+            return player
+
+    [rollout] = await play(World(), Cut("-"), plans(1))
+    assert (rollout.stop_reason, len(rollout.steps)) == (StopReason.CONTEXT_FULL, 1)
 
 
 def test_reasoning_ends_where_the_policy_says_so() -> None:

@@ -59,7 +59,7 @@ def test_it_shows_what_will_happen_and_stores_nothing_else(installation: None):
     preflight = look(new_preflight())
     found = findings_of(preflight)
     assert (preflight.status, preflight.reason) == (PreflightStatus.COMPLETED, None)
-    assert found["chat_template"]["evidence"]["generation_markers"] is True
+    assert found["chat_template"]["evidence"] == {"stop_token": "<|end|>", "differences": []}
     assert 0 < found["conversation"]["evidence"]["longest"] <= 192
     assert found["base_success"]["evidence"]["attempts"] == 32 * 4
     assert "The warm-up must change this" in found["base_success"]["sentence"]
@@ -99,17 +99,19 @@ REWRITES = CHAT_TEMPLATE.replace(
     "message['content'] + '<|end|>' }}{% endgen", "_CONTENT + '<|end|>' }}{% endgen"
 ).replace("_CONTENT", "(message['content'] if loop.last else 'earlier') ")
 """As templates do that drop the reasoning of earlier turns."""
-ENDLESS = CHAT_TEMPLATE.replace("message['content'] + '<|end|>' }}{% endgen", "message['content'] }}{% endgen").replace(
-    "'<|user|>' + message['content'] + '<|end|>'", "'<|user|>' + message['content']"
+ENDLESS = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] }}{% endfor %}"
+ENDLESS += "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+THINKING = CHAT_TEMPLATE.replace(
+    "add_generation_prompt %}{{- '<|assistant|>'", "add_generation_prompt %}{{- '<|assistant|><think>'"
 )
-UNMARKED = CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+THINKING = THINKING.replace("'system' %}", "'system' %}{{ raise_exception('no system role') }}")
 
 
 @pytest.mark.parametrize(
     ("chat_template", "told"),
     [
-        (REWRITES, "rewrites earlier turns"),
-        (ENDLESS, "does not end the assistant's turn with the end-of-sequence token"),
+        (REWRITES, "does not write all messages"),
+        (ENDLESS, "does not end the assistant's turn with a special token"),
         (None, "the tokenizer has no chat template"),
     ],
 )
@@ -126,11 +128,12 @@ def test_a_chat_template_that_cannot_carry_a_conversation_ends_the_scan(
     assert "base_success" not in found
 
 
-def test_a_chat_template_without_marks_of_what_is_generated_is_in_order(installation: None, tmp_path: Path):
-    found = findings_of(look_here(new_preflight(**base_in(tmp_path / "base", UNMARKED))))
+def test_what_a_chat_template_cannot_do_is_reported_with_what_is_done_instead(installation: None, tmp_path: Path):
+    found = findings_of(look_here(new_preflight(**base_in(tmp_path / "base", THINKING))))
     template = found["chat_template"]
-    assert (template["status"], template["evidence"]) == ("ok", {"generation_markers": False, "stop_token": "<|end|>"})
-    assert "sampled tokens instead" in template["sentence"]
+    assert template["status"] == "warning"
+    assert "no system role, so the system prompt is put before the first message" in template["sentence"]
+    assert "Set agent.reasoning to think" in template["advice"]
     assert found["base_success"]["evidence"]["attempts"] == 32 * 4
 
 

@@ -25,6 +25,7 @@ from transformers import (
 from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder
 from backend.domain.training.adapter import AdapterChoice, AdapterKind, AdapterRecord, Quantisation, refusal_to_continue
+from workers.models.chat import end_at_turns
 
 LoadedModel: TypeAlias = PreTrainedModel | PeftModel
 Loaded = tuple[LoadedModel, PreTrainedTokenizerBase]  # a model and its tokenizer
@@ -104,10 +105,13 @@ def read_model(source: ModelSource, dtype: str, quantisation: Quantisation | Non
 
 
 def read_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
+    """Load a tokenizer. Its end-of-sequence token becomes the end of the assistant's turn."""
     try:
-        return AutoTokenizer.from_pretrained(source.name, **source.options)
+        tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
     except (OSError, ValueError, KeyError) as error:
         raise ModelUnusable(f"{source.name} cannot be loaded: {error}") from error
+    end_at_turns(tokenizer)
+    return tokenizer
 
 
 def give_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, may_grow: bool) -> None:

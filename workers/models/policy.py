@@ -150,8 +150,8 @@ class LocalPlayer(Player):
     async def act(self, turn: Turn) -> Reply:
         """Sample a reply. Earlier replies keep their sampled tokens; only new messages are tokenized.
 
-        When the policy has filled its context, the reply is empty and cut, and the episode ends with the reward it
-        has. Raises LimitExceeded if not even the first prompt fits.
+        When the conversation has filled the context, there is no reply, and the episode ends with the reward it has.
+        Raises LimitExceeded if not even the first prompt fits.
         """
         chat, context = self._policy.chat, self._policy.sampler.context
         if self._is_cut and turn.index:
@@ -162,7 +162,7 @@ class LocalPlayer(Player):
             if is_opening and turn.index == 0:
                 message = f"the first prompt has {len(messages):,} tokens; the model reads at most {context:,}"
                 raise LimitExceeded(message)
-            return Reply("", len(self.row.tokens), 0, is_truncated=True)
+            return Reply("", len(self.row.tokens), 0, is_truncated=True, is_context_full=True)
         self.row.tokens += messages
         if is_opening:
             self._trace.prompt = list(messages)
@@ -177,7 +177,8 @@ class LocalPlayer(Player):
             self.row.tokens.append(chat.end)
             self._trace.append([chat.end])
         text = chat.text_of(sampled.tokens)
-        return Reply(text, tokens_in, len(sampled.tokens), is_truncated, queue_seconds=self.waited)
+        is_full = is_truncated and context - 1 - tokens_in <= turn.max_tokens
+        return Reply(text, tokens_in, len(sampled.tokens), is_truncated, is_full, queue_seconds=self.waited)
 
     def trace(self) -> TokenTrace | None:
         return None if self._is_cut or not self._trace.prompt else self._trace

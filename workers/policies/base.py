@@ -45,9 +45,15 @@ class Reply:
     tokens_in: int = 0
     tokens_out: int = 0
     is_truncated: bool = False  # it was cut at the token limit
+    is_context_full: bool = False  # the context of the model ended it, or left no room for any reply
     reasoning: str = ""  # if the policy returns it separately
     cached_in: int = 0  # how many of `tokens_in` came from the endpoint's cache
     queue_seconds: float = 0.0  # time spent waiting for a slot and between attempts
+
+    @property
+    def is_missing(self) -> bool:
+        """The context had no room for it: the policy wrote nothing."""
+        return self.is_context_full and not self.text and not self.tokens_out
 
 
 @dataclass(slots=True)

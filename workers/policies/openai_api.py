@@ -6,6 +6,7 @@ aiohttp rather than the official client: 0.2 instead of 1.9 ms of CPU per call, 
 import asyncio
 import json
 import random
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from backend.core.outgoing import OutgoingPolicy
 from backend.core.outgoing.client import BodyTooLarge, Redirected, open_session, read_body, reason_of, refusal_in
 from backend.core.outgoing.errors import describe_error
 from backend.domain.environments.prompts import render_system
-from backend.domain.errors import PolicyError
+from backend.domain.errors import LimitExceeded, PolicyError
 from backend.domain.policies.prices import Limits
 from backend.domain.runs.plans import Sampling
 from backend.domain.text import plain_text
@@ -37,6 +38,12 @@ from workers.policies.throttle import EndpointThrottle
 MAX_RESPONSE_BYTES = 8_000_000
 MAX_RETRY_AFTER_SECONDS = 60.0
 MAX_WAIT_SECONDS = 30.0  # between two attempts, unless the endpoint asks for more
+_CONTEXT_FULL = re.compile(
+    rb"context_length_exceeded|maximum context length|maximum model length|exceed_context_size"
+    rb"|available context size|prompt is too long",
+    re.IGNORECASE,
+)
+"""How OpenAI, vLLM, llama.cpp and Anthropic say that a conversation does not fit."""
 OVERLOADED = frozenset({429, 503, 529})
 RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
@@ -45,6 +52,10 @@ class EndpointRefused(PolicyError):
     """The endpoint refused the request. A retry would not help."""
 
     is_retryable = False
+
+
+class _ContextFull(EndpointRefused):
+    """The conversation does not fit into the context of the model."""
 
 
 class EndpointGaveUp(PolicyError):
@@ -151,6 +162,8 @@ class OpenAiPolicy(Policy):
                 if status == 400 and self._limit_field == "max_tokens" and b"max_completion_tokens" in answer:
                     self._limit_field = "max_completion_tokens"  # newer models accept only this name
                     raise _RetryableFailure(message)
+                if status in {400, 413} and _CONTEXT_FULL.search(answer):
+                    raise _ContextFull(message)
                 raise EndpointRefused(message)
             completion = read_completion(answer)
             self._throttle.completed(
@@ -224,7 +237,12 @@ class _ApiPlayer(Player):
         else:
             turn.messages = plain_messages(turn.messages, sends_reasoning=sends_reasoning)
             turn.tools = ()
-        completion = await self.policy.complete(turn, self.start.seed)
+        try:
+            completion = await self.policy.complete(turn, self.start.seed)
+        except _ContextFull as error:
+            if turn.index == 0:
+                raise LimitExceeded(f"the first prompt is too long: {error}") from error
+            return Reply("", is_truncated=True, is_context_full=True)
         self.text.turns.append(len(self.text.texts))
         self.text.texts += completion.texts
         self.text.logprobs += completion.logprobs

@@ -304,15 +304,17 @@ async def replay_episodes(
             tokens, more = divmod(each.tokens_out, len(texts))
             replies.append([Reply(text, tokens_out=tokens + (n < more)) for n, text in enumerate(texts)])
             replies[-1][-1].is_truncated = each.is_truncated
+            replies[-1][-1].is_context_full = each.stop_reason is StopReason.CONTEXT_FULL
         max_turns = manifest.proctor.episode.max_turns
         limits = manifest.proctor.episode.model_copy(update={"max_turns": min(turns, max_turns)})
         limited = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": limits})})
 
         def keep(rollout: Rollout, batch: Sequence[StoredEpisode] = batch, is_short: bool = turns < max_turns) -> None:
             episode = batch[rollout.member]
-            replies_ended = rollout.stop_reason is StopReason.MAX_TURNS and is_short
-            if replies_ended:
+            has_stopped = rollout.stop_reason is StopReason.MAX_TURNS and is_short
+            if has_stopped:
                 rollout.stop_reason = episode.stop_reason
+            replies_ended = has_stopped and episode.stop_reason is not StopReason.CONTEXT_FULL
             replayed.append(ReplayedEpisode(episode, rollout, replies_ended))
 
         await RolloutPool(

@@ -87,6 +87,9 @@ class Episode:
                     index, stop = 0, None
                     while stop is None and self._turns_left > 0:  # each call of a reply takes a turn
                         reply = await self._request_reply(player, index)
+                        if reply.is_missing:
+                            stop = StopReason.CONTEXT_FULL
+                            break
                         self._turns_left -= 1
                         stop = await self._take_reply(reply)
                         index += 1
@@ -159,6 +162,9 @@ class Episode:
             reply = await player.act(turn)
         self._queue_seconds = reply.queue_seconds
         self._policy_seconds = max(0.0, perf_counter() - start - self._queue_seconds)
+        if reply.is_missing:  # not a turn: nothing reaches the environment, and no column counts it
+            rollout.is_truncated = True
+            return reply
         if self._agent.reasoning == "think" and not reply.reasoning:
             reply.reasoning, reply.text = prompts.split_reasoning(reply.text)
         rollout.messages.append({"role": "assistant", "content": reply.text})
@@ -251,7 +257,7 @@ class Episode:
             raise EnvError(str(error)) from error
         self._add_step(Step(reply.text, None, {}, self._text, {}, False, note=problem))
         if reply.is_truncated:  # the next reply would be cut, too
-            return StopReason.TOKEN_LIMIT
+            return StopReason.CONTEXT_FULL if reply.is_context_full else StopReason.TOKEN_LIMIT
         return StopReason.UNPARSABLE if self._agent.on_unparsable == "end" else None
 
     def _add_step(self, step: Step) -> None:

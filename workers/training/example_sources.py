@@ -265,7 +265,8 @@ class TeacherPlayer(Player):
             self.tokens.append(chat.continuation(turn.messages[self.read :]))
         self.read = len(turn.messages) + 1
         attempt = self._invalid_attempt(reply, turn)
-        tokens = chat.reply(reply if attempt is None else attempt)
+        reasoning = "" if self.manifest.proctor.agent.reasoning == "think" else None
+        tokens = chat.reply(reply if attempt is None else attempt, reasoning)
         self.tokens.append(tokens, [0.0] * len(tokens) if attempt is None else None)
         return Reply(reply if attempt is None else attempt, tokens_out=len(tokens))
 

@@ -25,7 +25,7 @@ RECENT_STEPS = 5
 BASE_STEPS = 10
 """Steps at the beginning that the present is compared with."""
 SAME_REWARD = 1e-6
-BROKEN_OFF = {StopReason.UNPARSABLE, StopReason.TOKEN_LIMIT}
+BROKEN_OFF = {StopReason.UNPARSABLE, StopReason.TOKEN_LIMIT, StopReason.CONTEXT_FULL}
 """Stop reasons of episodes that ended early because a reply could not be read or was cut."""
 SECOND_GRADES = ("oracle", "gold", "truth", "true_", "ground_truth", "hidden")
 """Beginnings of the names of metrics that grade a rollout independently of the reward."""

@@ -15,6 +15,7 @@ from backend.rollouts.formats.streams import Record, RunFacts, entry, extras_of,
 LOG_VERSION = 2
 _LIMITS: dict[str, str] = {
     StopReason.TOKEN_LIMIT: "token",
+    StopReason.CONTEXT_FULL: "context",
     StopReason.MAX_TURNS: "message",
     StopReason.EPISODE_TIMEOUT: "time",
 }

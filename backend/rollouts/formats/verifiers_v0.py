@@ -36,10 +36,10 @@ _RESERVED = frozenset(
 _STOPS: dict[str, str] = {
     StopReason.MAX_TURNS: "max_turns_reached",
     StopReason.TOKEN_LIMIT: "max_total_completion_tokens_reached",
+    StopReason.CONTEXT_FULL: "prompt_too_long",
     StopReason.EPISODE_TIMEOUT: "timeout_reached",
 }
 _STOP_REASONS: dict[str, str] = {text: reason for reason, text in _STOPS.items()} | {
-    "prompt_too_long": StopReason.TOKEN_LIMIT,
     "timeout": StopReason.EPISODE_TIMEOUT,
 }
 _KINDS = (

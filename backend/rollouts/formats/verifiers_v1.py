@@ -26,10 +26,10 @@ _STOPS: dict[str, str] = {
     StopReason.DONE: "agent_completed",
     StopReason.MAX_TURNS: "max_turns",
     StopReason.TOKEN_LIMIT: "max_total_tokens",
+    StopReason.CONTEXT_FULL: "max_input_tokens",
     StopReason.EPISODE_TIMEOUT: "agent_timeout",
 }
 _STOP_REASONS: dict[str, str] = {text: reason for reason, text in _STOPS.items()} | {
-    "max_input_tokens": StopReason.TOKEN_LIMIT,
     "max_output_tokens": StopReason.TOKEN_LIMIT,
     "rollout_timeout": StopReason.EPISODE_TIMEOUT,
 }

@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 
 from backend.core.tables import Job, Worker
 from backend.domain.training.preflight.findings import problem
-from backend.domain.vocabulary import PreflightStatus, Queue, Role, RunKind
+from backend.domain.vocabulary import Phase, PreflightStatus, Queue, Role, RunKind
 from backend.environments.tables import EnvironmentVersion
 from backend.runs.tables import Run
 from backend.training.tables import Preflight
-from tests.factories import make_environment_version, make_policy, make_run
+from tests.factories import add_rollout, make_environment_version, make_group, make_policy, make_run
 from tests.web_fixtures import ClientFor
 
 REASON = "A first look; nothing will be kept."
@@ -183,3 +183,50 @@ def test_running_again_fills_the_form_and_remembers_the_source(
 def test_an_evaluation_has_no_configuration_file(session: Session, trainer: TestClient):
     run = make_run(session, policy=make_policy(session))
     assert trainer.get(f"/runs/{run.id}/configuration.yaml").status_code == 404
+
+
+def played(row: Preflight, **evidence: object) -> None:
+    """Let the pre-flight have ended with this measurement."""
+    evidence = {"share": 0.4, "attempts": 256, "levels": {"0": 0.4}, "format": 0.9, "uniform": 0.2, **evidence}
+    row.findings = [*row.findings, {"name": "base_success", "status": "ok", "sentence": "", "evidence": evidence}]
+    row.status, row.ended_at = PreflightStatus.COMPLETED, row.created_at
+
+
+def test_its_recommendation_is_on_the_page_the_form_and_in_the_answer_and_one_click_applies_it(
+    session: Session, trainer: TestClient, version: EnvironmentVersion
+):
+    body = {"configuration": {"model": {"source": "base", "base": "tiny"}, "grpo": {"steps": 7}}}
+    found = begin(trainer, version, **body)
+    assert found["advice"] is None
+    row = session.scalars(select(Preflight)).one()
+    played(row)
+    advice = trainer.get(f"/api/v1/training/preflight/{found['id']}").json()["advice"]
+    assert (advice["title"], advice["changes"], advice["is_followed"]) == ("GRPO", {"recipe": "grpo"}, False)
+    page = trainer.get(f"/training/preflights/{row.id}").text
+    assert "Rewards differ in 80% of the groups" in page
+    assert f"/training/new?preflight_id={row.id}&amp;recipe=grpo" in page
+    form = trainer.get("/training/new", params={"version_id": str(version.id), "preflight_id": str(row.id)}).text
+    assert "of this model" in form
+    address = "/training/new?version_id=" + form.partition('class="button" href="/training/new?version_id=')[2]
+    applied = trainer.get(address.partition('"')[0].replace("&amp;", "&")).text
+    assert "These settings follow the recommendation." in applied
+    assert 'name="grpo.steps" type="number" value="7"' in applied
+    assert "Run a pre-flight for a recommendation" in trainer.get(f"/training/new?version_id={version.id}").text
+
+
+def test_it_proposes_to_copy_the_stored_successes_of_another_policy(
+    session: Session, trainer: TestClient, version: EnvironmentVersion
+):
+    begin(trainer, version, configuration={"model": {"source": "base", "base": "tiny"}})
+    row = session.scalars(select(Preflight)).one()
+    played(row, share=0.0, uniform=1.0)
+    run = make_run(session, version, name="The large model", configuration={"split": "train"})
+    group = make_group(session, run, phase=Phase.TRAIN)
+    for member in range(32):
+        add_rollout(session, run, group, [1.0, 1.0, 0.0], member, {})
+    failed = make_group(session, run, phase=Phase.TRAIN, index=1)
+    add_rollout(session, run, failed, [0.0, 1.0, 0.0], 0, {})
+    session.flush()
+    advice = trainer.get(f"/api/v1/training/preflight/{row.id}").json()["advice"]
+    assert "The large model stored 32 successes on training tasks: copy them." in advice["reasons"]
+    assert advice["changes"] == {"sft.source": "rollouts", "sft.runs": str(run.id), "sft.where": "win >= 1"}

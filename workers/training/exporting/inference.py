@@ -62,6 +62,15 @@ def digest(folder: Path) -> str:
     return "sha256:" + whole.hexdigest()
 
 
+def has_system_role(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether the chat template writes a system message."""
+    probe = [{"role": "system", "content": "Qzsystem"}, {"role": "user", "content": "Hello."}]
+    try:
+        return "Qzsystem" in tokenizer.apply_chat_template(probe, tokenize=False)
+    except Exception:  # a template refuses roles by an error of its own
+        return False
+
+
 def reply(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -98,9 +107,10 @@ def main() -> None:
     model, tokenizer = load(HERE, given.base)
     model.eval()
     system = given.system or json.loads((HERE / "manifest.json").read_text())["system"]
-    messages = [{"role": "system", "content": system}] if system else []
+    messages = [{"role": "system", "content": system}] if system and has_system_role(tokenizer) else []
     for text in chain(given.message, (line.rstrip("\n") for line in sys.stdin)):
-        messages.append({"role": "user", "content": text})
+        is_folded = bool(system) and not messages  # as in training
+        messages.append({"role": "user", "content": f"{system}\n\n{text}" if is_folded else text})
         answer = reply(model, tokenizer, messages, given.temperature, given.max_tokens)
         messages.append({"role": "assistant", "content": answer})
         sys.stdout.write((json.dumps({"message": text, "reply": answer}) if given.json else answer) + "\n")

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -19,6 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 from backend.core.events import announce, topic_of
 from backend.core.logs import configure_logging
 from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
 from backend.domain.text import plain_text
 from backend.domain.training.configuration import Recipe, TrainingConfiguration
 from backend.domain.training.memory import estimate_memory
@@ -32,10 +33,10 @@ from backend.domain.training.preflight.measured import (
     time_finding,
 )
 from backend.domain.training.preflight.static import in_mb, load_of, memory_finding
-from backend.domain.vocabulary import PreflightStatus
+from backend.domain.vocabulary import PreflightStatus, StopReason
 from backend.settings import get_settings
 from backend.training.tables import Preflight
-from workers.models.chat import ChatTokens, ChatUnusable
+from workers.models.chat import ChatFormat, ChatTokens, ChatUnusable
 from workers.models.load import ModelUnusable, best_device
 from workers.models.policy import LocalPolicy
 from workers.storage.recorder import PROGRESS_SECONDS, RunRecorder
@@ -45,6 +46,7 @@ from workers.training.curriculum import Planner, single_plans
 from workers.training.env_pool import open_env_pool
 from workers.training.example_sources import Teacher
 from workers.training.hardware import resolve_hardware, select_device
+from workers.training.heldout_evaluation import mean_format
 from workers.training.preflight.measure import (
     InitialPolicy,
     OutOfGpuMemory,
@@ -196,13 +198,27 @@ def _load(context: TrainingContext, add: AddFinding) -> InitialPolicy | None:
         advice = "Choose a model whose chat template only appends and ends each reply, such as an instruct model."
         add(problem("chat_template", f"Its chat template cannot be used: {error}.", advice))
         return None
-    end = str(tokenizer.convert_ids_to_tokens(chat.end))
-    marks = "{% generation %}" in tokenizer.chat_template or "{%- generation" in tokenizer.chat_template
-    marked = "it marks the assistant's text" if marks else "it does not mark the assistant's text; Proctor uses the"
-    sentence = f"The chat template keeps earlier turns unchanged and ends replies with {end}; {marked}"
-    sentence += "." if marks else " sampled tokens instead."
-    add(ok("chat_template", sentence, generation_markers=marks, stop_token=end))
+    add(chat_finding(chat.format, [env.manifest for env in context.assignment.envs]))
     return InitialPolicy(model, tokenizer, chat, hardware)
+
+
+def chat_finding(chat: ChatFormat, manifests: Sequence[Manifest]) -> PreflightFinding:
+    """Report the limits of the chat template, the workarounds, and settings that do not suit the environments."""
+    agents = [manifest.proctor.agent for manifest in manifests]
+    sentences = [f"The chat template ends replies with {chat.end}.", *chat.notes]
+    if any(agent.action.format == "tool" for agent in agents):
+        sentences.append(
+            "Tools are described in the system prompt, and calls are written as text in <tool_call> tags, whatever the"
+            " template has for tools."
+        )
+    evidence = {"stop_token": chat.end, "differences": chat.notes}
+    if chat.opens_reasoning and any(agent.reasoning == "inline" for agent in agents):
+        advice = (
+            "The environment reads reasoning and answer as one text. Set agent.reasoning to think in its manifest, or"
+            " choose a model that does not reason."
+        )
+        return warning("chat_template", " ".join(sentences), advice, **evidence)
+    return ok("chat_template", " ".join(sentences), **evidence)
 
 
 def _check_teacher(context: TrainingContext, add: AddFinding, initial: InitialPolicy) -> bool:
@@ -224,7 +240,8 @@ def _conversation(initial: InitialPolicy, played: PlayedEpisodes, kind: str) -> 
     if not lengths:
         return warning("conversation", "No episode could be played, so the length of conversations is unknown.")
     context = getattr(initial.model.config.get_text_config(), "max_position_embeddings", None) or 10**9
-    return conversation_finding(lengths, context, of=kind)
+    full = sum(rollout.stop_reason is StopReason.CONTEXT_FULL for rollout in played.completed)
+    return conversation_finding(lengths, context, of=kind, full=full)
 
 
 def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPolicy) -> PlayedEpisodes | None:
@@ -246,7 +263,7 @@ def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPoli
         if tasks := successes(env, context.configuration.curriculum.rule(env.manifest), played):
             share = sum(task.successes for task in tasks) / len(tasks)
             sentence = f"The scripted policy succeeds in {share:.0%} of {len(tasks)} episodes."
-            finding = ok("script", sentence, share=share)
+            finding = ok("script", sentence, share=share, script=script)
             add(of_environment(finding, env.name) if context.assignment.is_mixed else finding)
     return played
 
@@ -269,7 +286,9 @@ def _play_policy(context: TrainingContext, add: AddFinding, initial: InitialPoli
     for env in context.assignment.envs:
         rule = configuration.curriculum.rule(env.manifest)
         tasks = successes(env, rule, played)
-        findings = [success_finding(tasks, configuration, rule.expression)]
+        own = [rollout for rollout in played.completed if rollout.task.version_id == env.tag]
+        parsed = sum(map(mean_format, own)) / len(own) if own else None
+        findings = [success_finding(tasks, configuration, rule.expression, parsed=parsed)]
         if configuration.recipe.has_grpo:
             findings.append(gradient_finding(tasks, configuration))
         for each in findings:

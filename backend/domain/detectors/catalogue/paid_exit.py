@@ -28,6 +28,7 @@ SPEC = DetectorSpec(
 HOW: dict[str | None, str] = {
     StopReason.UNPARSABLE: "a reply that cannot be read",
     StopReason.TOKEN_LIMIT: "a reply that was cut",
+    StopReason.CONTEXT_FULL: "a conversation that filled the context",
 }
 """How an episode is broken off: the text of its last reply does not matter, so that each kind is one cluster."""
 

@@ -11,6 +11,8 @@ from backend.domain.training.warm_up import HOPELESS
 
 BUSIER = 1.5
 """Factor on the slowest measurement: storage, detectors and other processes share the machine."""
+MOST_FULL = 0.5
+"""Share of episodes that fill the context, above which training would mostly see episodes without an end."""
 SCRIPTED, UNTRAINED = "scripted conversations", "conversations of the policy before training"
 """Policies whose conversations are measured."""
 
@@ -60,26 +62,40 @@ class Speed:
     """Values that were not measured under real conditions, each as a clause."""
 
 
-def conversation_finding(lengths: Sequence[int], context: int, *, of: str = SCRIPTED) -> PreflightFinding:
-    """Compare the lengths of conversations, in tokens, with the context length of the model."""
+def conversation_finding(
+    lengths: Sequence[int], context: int, *, of: str = SCRIPTED, full: int = 0
+) -> PreflightFinding:
+    """Compare the lengths of conversations, in tokens, with the context length of the model. `full`: number of
+    episodes that ended because the conversation had filled it."""
     longest, mean = max(lengths), sum(lengths) / len(lengths)
     sentence = (
         f"The longest of {len(lengths)} {of} has {longest:,} tokens (mean {mean:,.0f}); the context length is"
         f" {context:,}."
     )
-    evidence = {"longest": longest, "mean": mean, "context": context}
+    evidence = {"longest": longest, "mean": mean, "context": context, "context_full": full}
+    if full:
+        sentence = f"{sentence} {full:,} of them filled it, which ended the episode (stop reason context_full)."
+        advice = (
+            "Such an episode keeps the reward it has so far. Use a model with a longer context (model.context), fewer"
+            " or shorter turns, or a context of the last turns (agent.context in the manifest)."
+        )
+        share = full / len(lengths)
+        return (problem if share > MOST_FULL else warning)("conversation", sentence, advice, **evidence)
     if longest > context:
         advice = "Use a longer context (model.context) or another base model."
         return problem("conversation", sentence, advice, **evidence)
     if longest > 0.8 * context:
         later = "Episodes with errors are longer" if of == SCRIPTED else "They may get longer in training"
-        advice = f"{later}. Episodes that do not fit are truncated."
+        advice = f"{later}. An episode that fills the context ends there."
         return warning("conversation", sentence, advice, **evidence)
     return ok("conversation", sentence, **evidence)
 
 
-def success_finding(tasks: Sequence[TaskSuccess], configuration: TrainingConfiguration, rule: str) -> PreflightFinding:
-    """Whether the policy already succeeds sometimes, and not always, so that GRPO can learn."""
+def success_finding(
+    tasks: Sequence[TaskSuccess], configuration: TrainingConfiguration, rule: str, *, parsed: float | None = None
+) -> PreflightFinding:
+    """Whether the policy already succeeds sometimes, and not always, so that GRPO can learn. `parsed`: mean share of
+    replies that could be parsed."""
     attempts = sum(task.attempts for task in tasks)
     if not attempts:
         return problem("base_success", "The policy could not play any episode.", "Read the log of the environment.")
@@ -94,7 +110,13 @@ def success_finding(tasks: Sequence[TaskSuccess], configuration: TrainingConfigu
         f"Before training, {share:.0%} of {attempts:,} episodes on {len(tasks)} tasks succeed ({rule})"
         f"{levels if len(by_level) > 1 else ''}."
     )
-    evidence = {"share": share, "attempts": attempts, "levels": {str(level): each for level, each in by_level.items()}}
+    evidence = {
+        "share": share,
+        "attempts": attempts,
+        "levels": {str(level): each for level, each in by_level.items()},
+        "format": parsed,
+        "uniform": sum(task.is_uniform for task in tasks) / len(tasks),
+    }
     if share < HOPELESS and configuration.recipe.has_sft:
         advice = "The warm-up must change this. The gate stops the run if it does not (gate.minimum_success)."
         return ok("base_success", f"{sentence} {advice}", **evidence)
