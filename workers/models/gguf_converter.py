@@ -100,7 +100,7 @@ def _interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
 def _add_tokenizer(
     writer: GGUFWriter, folder: Path, tokenizer: dict[str, object], described: dict[str, object], rows: int
 ) -> None:
-    model, added = tokenizer["model"], {each["id"]: each for each in tokenizer.get("added_tokens", [])}  # type: ignore[attr-defined,index]
+    model, added = tokenizer["model"], {each["id"]: each for each in tokenizer.get("added_tokens", [])}  # type: ignore[attr-defined]
     vocabulary = {place: token for token, place in model["vocab"].items()}  # type: ignore[index]
     vocabulary |= {place: each["content"] for place, each in added.items()}
     tokens, types = [], []
