@@ -1,11 +1,11 @@
 """Measure training on a GPU: precision, adapters, engines and several processes.
 
-Peers: none; the first part, float32 on one device, is what the others are read against.
-Units: output tokens/s, seconds per step and its parts, peak memory in MB; the preflight's estimate stands as the peer.
+Peers: none; compare the other parts with the first one, float32 on one device.
+Units: output tokens/s, seconds per step and its parts, peak memory in MB; the peer is the preflight's estimate.
 Repeats: 1 run of each part, in a fresh process.
 
-What this machine cannot run is listed with the reason, not left out. Engines whose pins conflict need a worker flavor
-of their own: `make gpu-proof WORKER=gpu-vllm` and `WORKER=gpu-unsloth`. A machine without a GPU runs the first part and
+Parts that this machine cannot run are listed with the reason. Engines whose pins conflict need separate worker flavors:
+`make gpu-proof WORKER=gpu-vllm` and `WORKER=gpu-unsloth`. A machine without a GPU runs the first part and
 the two processes, with a model from scratch.
 """
 
@@ -56,7 +56,7 @@ class Part:
     flavour: str = "gpu"
     """Worker flavor that has the package."""
     is_served: bool = False
-    """It samples from a running vLLM server, which needs a GPU of its own."""
+    """It samples from a running vLLM server, which needs another GPU."""
 
     @property
     def obstacle(self) -> str:
@@ -165,7 +165,7 @@ def _estimate(version: EnvironmentVersion, configuration: TrainingConfiguration)
 
 
 def _train(version: EnvironmentVersion, configuration: TrainingConfiguration) -> dict[str, float]:
-    """Train in a process of its own. Returns the median of each curve, without the first steps."""
+    """Train in a separate process. Returns the median of each curve, without the first steps."""
     run = create_training_run(version, configuration)
     _run_module(module_of(run), run.id)
     with transaction() as session:

@@ -1,7 +1,7 @@
 """Run a module as a separate process: `python -m backend.core.begin MODULE …` calls its `main` as `-m MODULE …` does.
 
 Garbage collection is off while it is imported: nothing is garbage yet, and scanning everything repeatedly takes a fifth
-of the import time. What was imported is exempt from later collections, because modules stay.
+of the import time. The imported objects are exempt from later collections, because modules stay.
 """
 
 import gc

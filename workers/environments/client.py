@@ -188,7 +188,7 @@ class _LeasedProcess:
         self._http, self._url = host.reach(described)
 
     async def connect(self) -> Wire:
-        """Open a session: on the socket that all share if the server's interpreter offers that, else on one of its own.
+        """Open a session: on the socket that all share if the server's interpreter offers that, else on a separate one.
 
         Raises ServerIsGone.
         """

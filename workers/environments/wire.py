@@ -61,14 +61,14 @@ class Channel(Protocol):
     def is_open(self) -> bool: ...
 
     async def ask(self, message: bytes, request: str) -> str | bytes:
-        """Send a message and return the answer. Raises a RolloutError, after which the session is over."""
+        """Send a message and return the answer. Raises a RolloutError, after which the session has ended."""
 
     async def close(self) -> None:
         """End the session; returns when the server has ended it, too, or after a second."""
 
 
 class PlainChannel:
-    """A socket of its own, as OpenEnv defines it."""
+    """A separate socket, as OpenEnv defines it."""
 
     def __init__(self, socket: ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -102,7 +102,7 @@ class PlainChannel:
 
 
 class SharedSocket:
-    """A socket with many sessions. What they send in the same turn of the event loop leaves in one frame."""
+    """A socket with many sessions. Messages sent in the same turn of the event loop leave in one frame."""
 
     def __init__(self, socket: ClientWebSocketResponse) -> None:
         self._socket = socket

@@ -125,7 +125,7 @@ async def test_a_lost_connection_fails_its_sessions_and_is_opened_again(env_host
 
 @pytest_asyncio.fixture
 async def hostile(tmp_path: Path) -> AsyncIterator[SharedSocket]:
-    """A connection to a server that echoes what a message tells it to send."""
+    """A connection to a server that sends the frames in a message."""
 
     async def echo(request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(protocols=(PROTOCOL,))

@@ -120,7 +120,7 @@ def shared_app(app: Any, root: str) -> SharedApp | None:
 
 
 def runs_in_any_thread(root: str) -> bool:
-    """Whether a package imports only its own modules and those that have nothing to do with threads."""
+    """Whether a package imports only its own modules and modules that have nothing to do with threads."""
     for folder, _, names in os.walk(root):
         for path in [os.path.join(folder, name) for name in names if name.endswith(".py")]:
             try:
@@ -276,7 +276,7 @@ class SharedConnection:
             self._loop.call_later(QUICK_SECONDS, self._watch, self._worker, self._current)
 
     def _watch(self, worker: int, session: _Session | None) -> None:
-        """Send the answers so far; let another thread take over from the one that still answers the same session."""
+        """Send the answers so far; let another thread take over from a thread that still answers the same session."""
         self._has_answers.set()
         current = self._current
         if current is not None and current is session and worker == self._worker:
