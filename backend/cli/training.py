@@ -144,6 +144,10 @@ def _preflight(client: Client, body: Json, *, as_json: bool) -> int:
         result = client.get(f"/training/preflight/{result['id']}")
     if as_json:
         write_json(result)
+    elif result["status"] == "failed":
+        say(f"✗ The checks on a worker failed: {result['reason']}", "red")
+    elif not result["is_finished"]:
+        say("No worker is online. Checks that need one were skipped.", "yellow")
     elif advice := result["advice"]:
         say(f"Recommendation: {advice['title']}", "bold")
         for line in (*advice["reasons"], *(f"measured: {each}" for each in advice["measured"])):
@@ -152,10 +156,6 @@ def _preflight(client: Client, body: Json, *, as_json: bool) -> int:
             say("  " + " ".join(f"--set {shlex.quote(f'{name}={value}')}" for name, value in advice["changes"].items()))
         elif advice["is_followed"]:
             say("  These settings follow the recommendation.")
-    elif result["status"] == "failed":
-        say(f"✗ The checks on a worker failed: {result['reason']}", "red")
-    elif not result["is_finished"]:
-        say("No worker is online. Checks that need one were skipped.", "yellow")
     return BAD_RESULT if result["verdict"] == "problem" or result["status"] == "failed" else OK
 
 
