@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarn
 
 ROUNDS: dict[str, Any] = {
     "recipe": "rejection_sampling",
-    "rejection": {"rounds": 2, "tasks": 8, "samples": 4, "keep": 2, "batch": 8, "minimum_reward": -9},
+    "rejection": {"rounds": 2, "tasks": 8, "samples": 4, "keep": 2, "epochs": 4, "batch": 8, "minimum_reward": -9},
 }
 
 
