@@ -182,7 +182,7 @@ def _train(version: EnvironmentVersion, configuration: TrainingConfiguration) ->
 
 
 def _run_module(module: str, argument: uuid.UUID) -> None:
-    command = [sys.executable, "-m", "backend.core.begin", module, str(argument)]
+    command = [sys.executable, "-m", "workers.begin", module, str(argument)]
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{module} ended with {done.returncode}: {done.stderr[-1500:]}")

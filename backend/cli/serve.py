@@ -24,7 +24,7 @@ from backend.settings import LOOPBACK_HOSTS, PROJECT_ROOT
 from backend.supervisor.children import ended_by_signals
 from proctor import Client, Json
 
-MODULE = ("backend.core.begin", "workers.models.serve")
+MODULE = ("workers.begin", "workers.models.serve")
 GGUF_MODULE = ("workers.models.serve_gguf",)
 
 

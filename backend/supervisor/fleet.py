@@ -137,7 +137,7 @@ class Fleet:
     def start_preparation(self) -> subprocess.Popen[str]:
         with (self.folder.logs / "preparation.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "backend.core.begin", "backend.supervisor.preparation", "--local"],
+                [sys.executable, "-m", "workers.begin", "backend.supervisor.preparation", "--local"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -177,6 +177,6 @@ class Fleet:
         folder: Path | None = None,
     ) -> Child:
         log = self.folder.logs / f"{log_name}.log"
-        command = [sys.executable, "-m", "backend.core.begin", *module]
+        command = [sys.executable, "-m", "workers.begin", *module]
         start = partial(spawn, command, environment or self.environment, log, niceness, folder)
         return Child(name, start, log, is_answering)

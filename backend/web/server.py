@@ -10,7 +10,7 @@ from importlib import import_module
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from backend.core.begin import without_collection
+from backend.core.imports import without_collection
 from backend.settings import PROJECT_ROOT, get_settings
 
 HEADER_SECONDS = 10.0

@@ -48,7 +48,7 @@ def main() -> NoReturn:
             os.set_inheritable(listener.fileno(), True)
             more = ["--listener", str(listener.detach())]
         _become_user(data, runtime_python)
-    module = ("backend.core.begin", "workers.environments.host")
+    module = ("workers.begin", "workers.environments.host")
     os.execv(sys.executable, [sys.executable, "-m", *module, *sys.argv[1:], *more])
 
 

@@ -1,6 +1,6 @@
 """The Celery worker: `celery -A workers.tasks.celery_app worker -Q cpu`. One task, which runs a job by its id.
 
-On one machine: `python -m backend.core.begin workers.tasks.celery_app -Q cpu`, whose pool shares what was imported.
+On one machine: `python -m workers.begin workers.tasks.celery_app -Q cpu`, whose pool shares what was imported.
 """
 
 import contextlib

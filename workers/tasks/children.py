@@ -20,7 +20,7 @@ from backend.settings import PROJECT_ROOT, get_settings
 STOP_GRACE_SECONDS = 120.0
 """A child writes its checkpoint before it stops."""
 KILL_GRACE_SECONDS = 10.0
-BEGIN = "backend.core.begin"
+BEGIN = "workers.begin"
 STOP_CHECK_SECONDS = 2.0
 _POLL_SECONDS = 0.2
 _TAIL_LINES, _TAIL_BYTES = 20, 20_000

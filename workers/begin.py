@@ -1,0 +1,20 @@
+"""Run a module as a separate process: `python -m workers.begin MODULE …` calls its `main` like `python -m MODULE …`.
+
+Its imports take a fifth less time, because no garbage is collected meanwhile.
+"""
+
+import sys
+from importlib import import_module
+
+from backend.core.imports import without_collection
+
+
+def main() -> int:
+    del sys.argv[0]
+    with without_collection():
+        begin = import_module(sys.argv[0]).main
+    return int(begin() or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
