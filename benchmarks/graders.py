@@ -18,8 +18,8 @@ own exploit. Good ones are the oracles, for djinn its secure comparison of the s
 reasoning-gym, which were not searched for holes.
 
 A label that comes from a collection may be wrong, so all figures are printed twice. By the **oracle rule**, a grader is
-bad, whoever calls it good, if one of these holds. The rule was written before any grader was labeled by it, and does
-not use the verdict of the audit:
+bad, even if its collection calls it good, if one of these holds. The rule was written before any grader was labeled by
+it, and does not use the verdict of the audit:
 
 1. It gives the full reward to an answer that the recorded one refutes, on more than half of the tasks where it was
    tried, and on at least three of up to eight. Tried are: the recorded answers of three other tasks, all of which must
