@@ -34,9 +34,9 @@ covers less in the worst case.
 runs, the apparent rate p is corrected to (p + specificity − 1) / (sensitivity + specificity − 1) (Rogan and Gladen
 1978, American Journal of Epidemiology 107, 71). It rises with p and specificity and falls with sensitivity, so its
 lower limit is a quantile over lower draws of p and specificity and upper draws of sensitivity, and vice versa. Draws
-that are no better than chance count as 0 or 1, and a sensitivity or specificity without an error is treated like a
-stratum without a miss. Lang and Reiczigel's (2014, Preventive Veterinary Medicine 113, 13) adjusted limits are wider:
-`benchmarks/calibration.py` shows both.
+that are no better than chance count as 0 or 1, and a share on which all verdicts agree is treated as above, unless
+several of them widen both sides. Lang and Reiczigel's (2014, Preventive Veterinary Medicine 113, 13) adjusted limits
+are wider: `benchmarks/calibration.py` shows both.
 """
 
 from __future__ import annotations
@@ -188,8 +188,9 @@ def rogan_gladen(positive: int, count: int, sensitivity: ReviewedShare, specific
             limits.append(np.where(informed > 0, np.clip(rate, 0.0, 1.0), unknown))
         return limits[0], limits[1]
 
-    is_extreme = any(share.is_extreme for share in shares)
-    low, high = _limits(rates(*drawn), rates(*fixed) if is_extreme else None)
+    # Shares at the ends that only widen the lower side, and only the upper one. With both, the limits may err together.
+    widened = {bool(share.share) is not (share is sensitivity) for share in shares if share.is_extreme}
+    low, high = _limits(rates(*drawn), rates(*fixed) if len(widened) == 1 else None)
     value = min(1.0, max(0.0, (positive / count + specificity.share - 1) / youden))
     return Corrected(value, min(value, low), max(value, high))
 
