@@ -64,7 +64,7 @@ class Instruct(Showcase):
         trained = runs[STAGES["grpo"]]
 
         chosen = checkpoints["grpo"]["id"]
-        exports = {form: self.export(chosen, form, licence=LICENSE) for form in ("adapter", *SERVED)}
+        exports = {form: self.export(chosen, form, licence=LICENSE, gguf_type="f32") for form in ("adapter", *SERVED)}
         for form, title in SERVED.items():
             with self._served(exports[form]["id"], form) as policy:
                 name = f"{title} ({exports[form]['id'][:8]})"
