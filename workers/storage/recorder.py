@@ -103,6 +103,16 @@ class RunRecorder:
                 stored += self._store([unstorable(rollout, str(cause).partition("\n")[0][:300])])
         return stored
 
+    def _line(self, run_id: str, group: str, rollout: Rollout, seq: int) -> str:
+        """The rollout as a line of COPY; as a failed one if it cannot be written as a row."""
+        try:
+            row = row_of(run_id, rollout, self.columns, group)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            logger.warning("a rollout cannot be written as a row", run_id=run_id, exc_info=True)
+            row = row_of(run_id, unstorable(rollout, type(error).__name__), self.columns, group)
+        row[SEQ] = seq
+        return copy_line(row)
+
     def _store(self, rollouts: Iterable[Rollout]) -> int:
         run_id = str(self.run_id)
         new: dict[str, tuple[str, Rollout]] = {}
