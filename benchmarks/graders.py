@@ -367,8 +367,8 @@ def read_graders(folder: Path) -> Iterator[ForeignGrader]:
         for name in registered:
             name = name or (constant.group(1) if constant else path.stem)
             files = {"server/grader.py": SCORER.replace("NAME", repr(name))}
-            package = _package(files, "server/problem.json", "[]", 8, f'"reasoning-gym=={SCORERS_VERSION}", ')
-            yield ForeignGrader(f"{name}/scorer", name, False, package, SCORERS, unsafe_call(path.read_text()))
+            wrapped = _package(files, "server/problem.json", "[]", 8, f'"reasoning-gym=={SCORERS_VERSION}", ')
+            yield ForeignGrader(f"{name}/scorer", name, False, wrapped, SCORERS, unsafe_call(path.read_text()))
 
 
 def _program_grader(name: str, problem: dict[str, object], kind: str, files: dict[str, str]) -> ForeignGrader:

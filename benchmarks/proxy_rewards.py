@@ -395,9 +395,9 @@ def measure(options: Options) -> Iterator[Measure]:
             yield Measure(f"{title}: honest flagged", "share", [accused / honest], target=0.02, note=note)
     dice = random.Random(0)
     rows = [_row(task, *subject_of(task).honest(dice)) for task in (dice.randrange(TASKS) for _ in range(2000))]
-    flagged = sum(len(_flagged(rows[first : first + 200])) for first in range(0, len(rows), 200))
-    note = f"{flagged} of {len(rows):,}"
-    yield Measure("reward for content: flagged", "share", [flagged / len(rows)], target=0.001, note=note)
+    count = sum(len(_flagged(rows[first : first + 200])) for first in range(0, len(rows), 200))
+    note = f"{count} of {len(rows):,}"
+    yield Measure("reward for content: flagged", "share", [count / len(rows)], target=0.001, note=note)
 
 
 def _rollouts(family: Family, dice: random.Random, *, has_oracle: bool) -> tuple[list[RolloutRow], set[uuid.UUID]]:

@@ -169,16 +169,6 @@ class RunRecorder:
             announce(session, self._topic)
         return len(new)
 
-    def _line(self, run_id: str, group: str, rollout: Rollout, seq: int) -> str:
-        """The rollout as a line of COPY; as a failed one if it cannot be written as a row."""
-        try:
-            row = row_of(run_id, rollout, self.columns, group)
-        except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            logger.warning("a rollout cannot be written as a row", run_id=run_id, exc_info=True)
-            row = row_of(run_id, unstorable(rollout, type(error).__name__), self.columns, group)
-        row[SEQ] = seq
-        return copy_line(row)
-
     def mark_rollouts(self, marks: Mapping[str, Sequence[uuid.UUID]]) -> None:
         """Set metrics of stored rollouts of the run to 1. `marks`: rollouts by the name of the metric."""
         with transaction() as session:
