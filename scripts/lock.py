@@ -14,7 +14,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.dependencies import ROOT, direct_requirements, normalized, read_pins, worker_requirements
+from scripts.dependencies import (
+    ROOT,
+    direct_requirements,
+    extra_requirements,
+    normalized,
+    read_pins,
+    worker_requirements,
+)
 
 OTHER_BUILDS = {
     ("torch", "2.13.0"): (
@@ -25,6 +32,8 @@ OTHER_BUILDS = {
 """Hashes of files that the public index does not have: PyTorch's own CPU builds of the same release for Linux."""
 OVERRIDES = {"constraints-gpu-unsloth.txt": ["certifi>=2026.10.18"]}
 """Requirements that no published release satisfies yet. The installer treats them as unpinned (`FLAVOURS`)."""
+WITHOUT_DEPENDENCIES = {"constraints-instruct.txt"}
+"""Installed without dependencies, next to Proctor's."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         "constraints-gpu-vllm.txt": worker_requirements("gpu-vllm"),
         "constraints-gpu-unsloth.txt": worker_requirements("gpu-unsloth"),
         "constraints-runtime.txt": ["openenv"],
+        "constraints-instruct.txt": extra_requirements("instruct"),
         "constraints-installers.txt": ["pip", "uv"],
     }
     for name, requirements in wanted.items():
@@ -50,7 +60,8 @@ def _compile(file: Path, requirements: Sequence[str], more: Sequence[str]) -> No
         command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-config", "--universal"]
         layout = ["--no-header", "--no-annotate", "--generate-hashes", "--python-version", "3.11"]
         places = ["--overrides", str(overrides), "--output-file", str(file), str(source)]
-        subprocess.run([*command, *layout, *more, *places], check=True)
+        alone = ["--no-deps"] if file.name in WITHOUT_DEPENDENCIES else []
+        subprocess.run([*command, *layout, *more, *alone, *places], check=True)
     _add_other_builds(file)
 
 

@@ -52,14 +52,19 @@ def demo_command(
         Story,
         typer.Argument(
             help="tictactoe: check a reward, train, evaluate and export. hacked-reward: train on a reward with a hole, "
-            "review the hack, repair the reward, regrade the history, and train again."
+            "review the hack, repair the reward, regrade the history, and train again. instruct: train an adapter of "
+            "an instruct model, export it and serve the exports; needs optional packages."
         ),
     ] = Story.TICTACTOE,
     data: Data = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     preset: Annotated[
-        str | None, typer.Option(help="Training preset. `quick` shows all stages of tictactoe in a minute.")
+        str | None,
+        typer.Option(
+            help="Training preset. `quick` shows all stages of tictactoe in a minute; "
+            "`instruct-135m-quick` those of instruct."
+        ),
     ] = None,
 ) -> None:
     """Start Proctor, run a showcase on it and keep serving until Ctrl-C. A repeated call resumes the showcase."""
@@ -128,13 +133,18 @@ def run_showcase(
 ) -> bool:
     """Run a showcase against a server. Returns whether it completed."""
     from backend.showcase.hacked_reward import HackedReward
+    from backend.showcase.instruct import Instruct
     from backend.showcase.steps import ProgressDisplay, ShowcaseFailed, ShowcaseStopped
     from backend.showcase.tictactoe import TicTacToe
 
     shown = terminal()
     columns = (SpinnerColumn(), TextColumn("  {task.description}"), *progress_columns())
     bars = Progress(*columns, console=shown, transient=True)
-    kinds: dict[Story, type[TicTacToe | HackedReward]] = {Story.TICTACTOE: TicTacToe, Story.HACKED_REWARD: HackedReward}
+    kinds: dict[Story, type[TicTacToe | HackedReward | Instruct]] = {
+        Story.TICTACTOE: TicTacToe,
+        Story.HACKED_REWARD: HackedReward,
+        Story.INSTRUCT: Instruct,
+    }
     try:
         with bars:
             outcome = kinds[story](client, ProgressDisplay(bars), should_stop, preset).run()

@@ -25,12 +25,15 @@ from backend.supervisor.children import ended_by_signals
 from proctor import Client, Json
 
 MODULE = ("workers.begin", "workers.models.serve")
+GGUF_MODULE = ("workers.models.serve_gguf",)
 
 
 def serve(
     checkpoint: Annotated[
         str,
-        typer.Argument(metavar="CHECKPOINT", help="A folder of safetensors, a checkpoint's id, or a policy's name."),
+        typer.Argument(
+            metavar="CHECKPOINT", help="A folder of safetensors, a GGUF file, a checkpoint's id, or a policy's name."
+        ),
     ],
     port: Annotated[int, typer.Option(help="Port to listen on; 0 selects a free one.", min=0, max=65535)] = 8001,
     host: Annotated[str, typer.Option(help="Address to listen on. Addresses of networks need a token.")] = (
@@ -46,19 +49,24 @@ def serve(
     """Serve a checkpoint to any OpenAI client until Ctrl-C: /v1/models and /v1/chat/completions.
 
     A policy's name selects its best checkpoint, else its newest one, and is the model's name for clients.
-    Concurrent requests are answered in one batch.
+    Concurrent requests are answered in one batch. A GGUF file is served by llama.cpp (the package xllamacpp).
     """
     if host not in LOOPBACK_HOSTS and not token:
         fail(f"{host} can be reached from other machines: set a --token that clients must send")
     with ended_by_signals(), _weights(checkpoint) as (folder, model):
         options = {"folder": str(folder), "name": name or model, "host": host, "port": port, "token": token}
-        raise typer.Exit(_run(options, as_json=as_json))
+        raise typer.Exit(_run(GGUF_MODULE if folder.suffix == ".gguf" else MODULE, options, as_json=as_json))
 
 
 @contextmanager
 def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
-    """Yield the folder to serve and its name. A stored checkpoint is downloaded first."""
+    """Yield the folder or GGUF file to serve and its name. A stored checkpoint is downloaded first."""
     local = Path(checkpoint).expanduser()
+    if local.suffix == ".gguf":
+        if not local.is_file():
+            fail(f"there is no file {local}")
+        yield local.resolve(), local.stem
+        return
     if (local / "config.json").is_file() or (os.sep in checkpoint and local.is_dir()):
         yield local.resolve(), local.resolve().name
         return
@@ -94,11 +102,11 @@ def _nothing_to_serve(client: Client, name: str) -> str:
     return f"{name} is not a folder of weights, and no checkpoint or trained policy has this name: {hint}"
 
 
-def _run(options: dict[str, Json], *, as_json: bool) -> int:
+def _run(module: tuple[str, ...], options: dict[str, Json], *, as_json: bool) -> int:
     """Serve until the child ends. Ctrl-C also reaches the child, which shares the terminal."""
     try:  # also while the child starts: it then dies with this process
         child = subprocess.Popen(
-            [sys.executable, "-m", *MODULE],
+            [sys.executable, "-m", *module],
             cwd=PROJECT_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

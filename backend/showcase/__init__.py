@@ -6,3 +6,4 @@ from enum import StrEnum
 class Story(StrEnum):
     TICTACTOE = "tictactoe"
     HACKED_REWARD = "hacked-reward"
+    INSTRUCT = "instruct"

@@ -1,7 +1,7 @@
 """What showcases share: train, evaluate, follow a run with its progress, and resume an interrupted showcase."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ POLL_SECONDS = 0.5
 TASKS = 400
 """Held-out tasks of the final evaluation, the same for every policy."""
 QUICK_TASKS = 60
-"""Held-out tasks with the preset `quick`, which shows all stages without learning much."""
+"""Held-out tasks with the presets `quick` and `…-quick`, which show all stages without learning much."""
 _UNDER_WAY = {"queued", "running"}
 
 
@@ -83,7 +83,7 @@ class Showcase:
     ) -> None:
         self.client, self.report, self.should_stop = client, report, should_stop
         self.preset = preset or self.default_preset
-        self.tasks = QUICK_TASKS if self.preset == "quick" else TASKS
+        self.tasks = QUICK_TASKS if self.preset.endswith("quick") else TASKS
 
     def certificate(self, environment: str, number: int) -> Json:
         """Return the certificate of a version. A version without one is checked first."""
@@ -99,25 +99,56 @@ class Showcase:
         body = {"version_id": version["id"], "preset": self.preset, "name": name, **more}
         return str(self.client.post("/training", {**body, "key": f"showcase {version['id']} {name}"})["id"])
 
-    def evaluate(self, version: Json, policy: str, title: str, checkpoint: str | None = None) -> Json:
-        """Evaluate a policy on the held-out tasks, with the same seeds for all policies."""
-        self.report.step(f"evaluate {title} on {self.tasks} held-out tasks")
+    def evaluate(
+        self,
+        version: Json,
+        policy: str,
+        title: str,
+        checkpoint: str | None = None,
+        places: Sequence[int] | None = None,
+        max_tokens: int | None = None,
+    ) -> Json:
+        """Evaluate a policy on the held-out tasks, with the same seeds for all policies.
+
+        `places`: indexes of the tasks. Default: the number of tasks of the showcase, from its first one.
+        """
+        count = self.tasks if places is None else len(places)
+        self.report.step(f"evaluate {title} on {count} held-out tasks")
         ids = [known["id"] for known in self.client.pages("/policies") if known["name"] == policy]
         if not ids:
             raise ShowcaseFailed(f"there is no policy {policy}")
-        few = "" if self.tasks == TASKS else f" {self.tasks} tasks"
+        few = "" if count == TASKS else f" {count} tasks"
         body = {
             "version_id": version["id"],
             "policy_id": ids[0],
             "checkpoint_id": checkpoint,
             "split": "heldout",
-            "tasks": self.tasks,
+            "tasks": count,
             "first_task": self.first_task,
+            "task_indexes": places,
+            "max_tokens_per_turn": max_tokens,
             "name": f"showcase: {title}",
-            "key": f"showcase {version['id']} {checkpoint or policy}{few}",
+            "key": f"showcase {version['id']} {checkpoint or (policy if places is None else title)}{few}"[:100],
         }
         run = self.client.post("/evaluations", {name: value for name, value in body.items() if value is not None})
         return self.follow(run["id"])
+
+    def export(self, checkpoint: str, form: str | None = None, **more: str) -> Json:
+        """Export a checkpoint, unless an earlier showcase did, and return the verified export. Default: its usual
+        form."""
+        self.report.step(f"export the {f'trained policy as {form}' if form else 'best checkpoint'} and verify it")
+        earlier = (each for each in self.client.pages("/exports") if each["checkpoint_id"] == checkpoint)
+        usable = [
+            each
+            for each in earlier
+            if each["status"] in {*_UNDER_WAY, "completed"} and (form is None or each["form"] == form)
+        ]
+        body = {"checkpoint_id": checkpoint, **({"form": form} if form else {}), **more}
+        export = usable[0] if usable else self.client.post("/exports", body)
+        export = self.wait_while_under_way(f"/exports/{export['id']}")
+        if export["status"] != "completed":
+            raise ShowcaseFailed(f"the export ended {export['status']}: {export['reason']}")
+        return export
 
     def compare(self, before: Json, after: Json, column: str) -> Json:
         """Return the paired difference of two evaluations in a column, or in their `reward`."""

@@ -35,14 +35,7 @@ class TicTacToe(Showcase):
         before = {name: runs[name] for name in (STAGES["untrained"], STAGES["sft"])}
         comparisons = {f"after GRPO vs. {name}": self.compare(run, best, "reward") for name, run in before.items()}
 
-        self.report.step("export the best checkpoint and verify it")  # reloaded and evaluated on the same tasks
-        chosen = checkpoints["grpo"]["id"]
-        earlier = (export for export in self.client.pages("/exports") if export["checkpoint_id"] == chosen)
-        usable = [export for export in earlier if export["status"] in {"queued", "running", "completed"}]
-        export = usable[0] if usable else self.client.post("/exports", {"checkpoint_id": chosen})
-        export = self.wait_while_under_way(f"/exports/{export['id']}")
-        if export["status"] != "completed":
-            raise ShowcaseFailed(f"the export ended {export['status']}: {export['reason']}")
+        export = self.export(checkpoints["grpo"]["id"])  # reloaded and evaluated on the same tasks
         url = self.client.url
         return ShowcaseResult(
             title=f"Reward on the same {self.tasks} held-out tasks",

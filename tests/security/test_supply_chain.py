@@ -13,9 +13,22 @@ from packaging.requirements import Requirement
 
 from backend.settings import PROJECT_ROOT
 from scripts import audit, check_skips, sbom
-from scripts.dependencies import FLAVOURS, direct_requirements, normalized, read_pins, worker_requirements
+from scripts.dependencies import (
+    FLAVOURS,
+    direct_requirements,
+    extra_requirements,
+    normalized,
+    read_pins,
+    worker_requirements,
+)
 
-LOCKS = ("constraints.txt", "constraints-runtime.txt", "constraints-installers.txt", "constraints-gpu-vllm.txt")
+LOCKS = (
+    "constraints.txt",
+    "constraints-runtime.txt",
+    "constraints-installers.txt",
+    "constraints-instruct.txt",
+    "constraints-gpu-vllm.txt",
+)
 UNSLOTH = "constraints-gpu-unsloth.txt"
 
 
@@ -146,6 +159,14 @@ def test_everything_that_make_setup_installs_is_pinned() -> None:
     pinned = {normalized(pin.name): pin.version for pin in read_pins(PROJECT_ROOT / "constraints.txt")}
 
     for line in direct_requirements(["embedded", "train-cpu", "qlora", "gguf", "docker"], ["dev"]):
+        requirement = Requirement(line)
+        assert requirement.specifier.contains(pinned[normalized(requirement.name)]), line
+
+
+def test_everything_that_make_instruct_installs_is_pinned() -> None:
+    pinned = {normalized(pin.name): pin.version for pin in read_pins(PROJECT_ROOT / "constraints-instruct.txt")}
+
+    for line in extra_requirements("instruct"):
         requirement = Requirement(line)
         assert requirement.specifier.contains(pinned[normalized(requirement.name)]), line
 

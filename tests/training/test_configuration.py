@@ -22,8 +22,8 @@ def test_the_defaults_work() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_fits_tic_tac_toe(name: str) -> None:
-    manifest = read_manifest(built_in("tictactoe")["openenv.yaml"]).proctor
+def test_every_preset_fits_its_environment(name: str) -> None:
+    manifest = read_manifest(built_in(PRESETS[name].environment or "tictactoe")["openenv.yaml"]).proctor
     assert PRESETS[name].configuration.problems(scripts=list(manifest.scripts), levels=manifest.tasks.levels) == []
     assert PRESETS[name].configuration.heldout.tasks <= manifest.tasks.heldout
 

@@ -26,6 +26,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder
 from backend.domain.training.adapter import AdapterChoice, AdapterKind, AdapterRecord, Quantisation, refusal_to_continue
 from workers.models.chat import end_at_turns
+from workers.models.gguf_base import CannotConvert, converted, is_gguf
 
 LoadedModel: TypeAlias = PreTrainedModel | PeftModel
 Loaded = tuple[LoadedModel, PreTrainedTokenizerBase]  # a model and its tokenizer
@@ -63,6 +64,19 @@ def check_weight_files(folder: Path) -> None:
         raise ModelUnusable(f"only safetensors weights are supported; found {', '.join(unsafe)}")
     if not any(folder.glob("*.safetensors")):
         raise ModelUnusable("the folder has no safetensors weights")
+
+
+def find_folder(name: str, dtype: str | None = None) -> Path:
+    """The folder of a base that is not on the Hub; for a GGUF file, that of its conversion in a precision.
+
+    A folder that does not exist means a name on the Hub. Raises ModelUnusable.
+    """
+    if not is_gguf(name):
+        return Path(name).expanduser()
+    try:
+        return converted(name, dtype)
+    except CannotConvert as error:
+        raise ModelUnusable(str(error)) from error
 
 
 def best_device() -> torch.device:
@@ -136,6 +150,16 @@ def give_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, 
     model.config.pad_token_id = tokenizer.pad_token_id
 
 
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ModelUnusable if the tokenizer is of another model: a token without an embedding fails deep in a step."""
+    rows, highest = int(model.get_input_embeddings().weight.shape[0]), max(tokenizer.get_vocab().values(), default=-1)
+    if highest >= rows:
+        raise ModelUnusable(
+            f"its tokenizer has {highest + 1:,} tokens, but the model has embeddings for {rows:,}: the tokenizer"
+            " belongs to another model"
+        )
+
+
 @contextmanager
 def base_of(record: AdapterRecord) -> Iterator[ModelSource]:
     """The base weights of an adapter, available inside the block. Raises ModelUnusable if they are gone or changed."""
@@ -143,7 +167,6 @@ def base_of(record: AdapterRecord) -> Iterator[ModelSource]:
         yield ModelSource(record.base, record.revision, is_local=False)
         return
     with tempfile.TemporaryDirectory(prefix="proctor-base-") as scratch:
-        folder = Path(record.base).expanduser()
         if record.artifact is not None:
             try:
                 folder = get_folder(record.artifact, Path(scratch) / "weights")
@@ -151,6 +174,8 @@ def base_of(record: AdapterRecord) -> Iterator[ModelSource]:
                 raise ModelUnusable(
                     "the base of this adapter, a checkpoint, is missing from the artifact store"
                 ) from error
+        else:
+            folder = find_folder(record.base, record.dtype)
         if not folder.is_dir():
             raise ModelUnusable(f"the base {record.base} of this adapter is not on this worker")
         if weights_digest(folder) != record.revision:
@@ -180,12 +205,13 @@ def load_folder(folder: Path) -> Loaded:
 
 def load_base(name: str) -> Loaded:
     """Load a Hugging Face model by name, or a folder on this worker."""
-    folder = Path(name).expanduser()
+    folder = find_folder(name)
     return load_folder(folder) if folder.is_dir() else _load_whole(ModelSource(name, is_local=False))
 
 
 def _load_whole(source: ModelSource) -> Loaded:
     model, tokenizer = read_model(source, "float32"), read_tokenizer(source)
+    check_vocabulary(model, tokenizer)
     give_padding(model, tokenizer, may_grow=True)
     return model, tokenizer
 
@@ -214,7 +240,7 @@ def start_from_base(name: str, choice: AdapterChoice, *, seed: int) -> Loaded:
 
     The adapter's record pins the base by the Hub's commit or by the digest of the folder's weights.
     """
-    folder = Path(name).expanduser()
+    folder = find_folder(name)
     if is_adapter(folder):
         if refusal := refusal_to_continue(read_record(folder).model_dump(), choice):
             raise ModelUnusable(refusal)
@@ -257,6 +283,7 @@ def _new_adapter(
         del base
         base = read_model(source, dtype, quantisation)
     tokenizer = read_tokenizer(source)
+    check_vocabulary(base, tokenizer)
     give_padding(base, tokenizer, may_grow=False)
     configuration = LoraConfig(
         r=choice.rank,

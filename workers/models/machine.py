@@ -17,6 +17,7 @@ from workers.commands import Bounds, CommandStopped, run_command
 
 CONVERTERS = ("convert_hf_to_gguf.py", "convert-hf-to-gguf")
 """llama.cpp's converter to GGUF, in a checkout and as some distributions install it."""
+OWN_CONVERTER = Path(__file__).with_name("gguf_converter.py")
 CONVERT_SECONDS = 3600.0
 _MAX_MESSAGE = 500
 
@@ -50,7 +51,8 @@ def may_reach_gpus() -> bool:
 
 
 def find_converter() -> Path | None:
-    """The converter from the settings; else one next to this interpreter or on the path."""
+    """The converter from the settings; else llama.cpp's next to this interpreter or on the path; else Proctor's own,
+    for fewer models, if the package gguf is installed."""
     if configured := get_settings().gguf_converter:
         return configured if configured.is_file() else None
     for name in CONVERTERS:
@@ -59,12 +61,14 @@ def find_converter() -> Path | None:
             return adjacent
         if found := shutil.which(name):
             return Path(found)
-    return None
+    return OWN_CONVERTER if find_spec("gguf") else None
 
 
 def convert(program: Path, folder: Path, target: Path, precision: str) -> None:
     """Write the folder's model as one GGUF file. Raises NotConverted."""
-    interpreter = [sys.executable] if program.suffix == ".py" else []
+    # the own one must not find its neighbors, such as `vllm.py`, in place of packages
+    options = ["-P"] if program == OWN_CONVERTER else []
+    interpreter = [sys.executable, *options] if program.suffix == ".py" else []
     command = [*interpreter, str(program), str(folder), "--outfile", str(target), "--outtype", precision]
     if not program.is_file():
         raise NotConverted(f"{program.name} did not run: there is no such file")

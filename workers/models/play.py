@@ -3,6 +3,7 @@
 The run is an evaluation, the checks of an environment version, or a hand-played episode that a model continues.
 """
 
+import os
 import sys
 import tempfile
 import uuid
@@ -29,6 +30,8 @@ from workers.policies.openai_api import OpenAiPolicy
 from workers.tasks.environment_checks import check
 from workers.tasks.evaluations import evaluate
 from workers.tasks.hand_play import play_on
+
+LARGE = 20_000_000  # parameters from which several threads are faster than one
 
 
 def main() -> int:
@@ -70,6 +73,8 @@ def main() -> int:
                 evaluate(run_id, OpenAiPolicy(endpoint, sampling), job_id)
             return 0
         model, tokenizer = load_folder(source) if isinstance(source, Path) else load_base(source)
+        if model.num_parameters() >= LARGE:
+            torch.set_num_threads(len(os.sched_getaffinity(0)))
         policy = LocalPolicy(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p)
         if is_evaluation:
             evaluate(run_id, policy, job_id)

@@ -102,7 +102,7 @@ def offered_forms(
         if is_pruned:
             refusal = "Its weights were pruned."
         elif form is ExportForm.GGUF and CONVERTER not in engines:
-            refusal = "No worker has convert_hf_to_gguf.py of llama.cpp."
+            refusal = "No worker has convert_hf_to_gguf.py of llama.cpp or the package gguf."
         elif record is None:
             if form not in {ExportForm.FULL, ExportForm.GGUF}:
                 refusal = "All weights were trained, so there is no adapter."

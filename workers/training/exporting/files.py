@@ -70,13 +70,13 @@ def write_export(form: ExportForm, original: Path, target: Path, *, gguf_type: s
     if form is ExportForm.GGUF:
         program = find_converter()
         if program is None:
-            raise ModelUnusable("this worker has no convert_hf_to_gguf.py of llama.cpp")
+            raise ModelUnusable("this worker has no convert_hf_to_gguf.py of llama.cpp and lacks the package gguf")
         weights = target.with_name("before-gguf")
         written = write_export(ExportForm.MERGED if is_adapter(original) else ExportForm.FULL, original, weights)
         try:
             convert(program, weights, target / f"model-{gguf_type}.gguf", gguf_type)
         except NotConverted as error:
-            raise ModelUnusable(f"llama.cpp's converter does not support this model: {error}") from error
+            raise ModelUnusable(f"the converter does not support this model: {error}") from error
         for path in weights.iterdir():  # configuration and tokenizer, for transformers
             if path.suffix != ".safetensors" and not path.name.endswith(".index.json"):
                 shutil.copyfile(path, target / path.name)
