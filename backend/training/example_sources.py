@@ -183,6 +183,7 @@ def conversations_of(session: Session, ids: Sequence[uuid.UUID]) -> Iterator[Con
                 Task.index,
                 Task.level,
                 EnvironmentVersion.number,
+                EnvironmentVersion.manifest["proctor"]["agent"]["reasoning"].as_string().label("reasons"),
             )
             .join(Group, Group.id == Rollout.group_id)
             .join(Task, Task.id == Group.task_id)
@@ -198,6 +199,8 @@ def conversations_of(session: Session, ids: Sequence[uuid.UUID]) -> Iterator[Con
                 # Imported conversations also have tool results, which are the environment's turn.
                 role = message["role"] if message["role"] in {"system", "assistant"} else "user"
                 messages.append({"role": role, "content": str(message["content"])})
+                if role == "assistant" and row.reasons == "think":
+                    messages[-1]["reasoning"] = str(message.get("reasoning") or "")
             found[row.id] = Conversation(
                 messages,
                 learned + (False,) * (replies - len(learned)),
@@ -206,7 +209,9 @@ def conversations_of(session: Session, ids: Sequence[uuid.UUID]) -> Iterator[Con
                 task=f"{row.split}/{row.index}",
                 version=row.number,
                 source=str(row.id),
-                reasoning=sum(bool(message.get("reasoning")) for message in row.messages),
+                reasoning=0
+                if row.reasons == "think"
+                else sum(bool(message.get("reasoning")) for message in row.messages),
             )
         yield from (found[each] for each in batch if each in found)
 

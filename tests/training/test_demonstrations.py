@@ -43,6 +43,14 @@ def test_only_replies_that_were_understood_are_imitated(chat: ChatTokens) -> Non
     assert lesson.prompt == list(chat.opening(MESSAGES[:2]))
 
 
+def test_reasoning_that_the_environment_separates_is_learned_before_the_answer(chat: ChatTokens) -> None:
+    answer = {**MESSAGES[-1], "reasoning": "Only 4 is free."}
+    lesson = example_of_conversation(Conversation([*MESSAGES[:2], answer], (True,)), chat)
+    assert lesson is not None
+    assert chat.text_of(lesson.completion) == "<think>\nOnly 4 is free.\n</think>\n\n<move>4</move>"
+    assert all(lesson.mask)
+
+
 def test_a_conversation_without_a_reply_that_was_understood_teaches_nothing(chat: ChatTokens) -> None:
     assert example_of_conversation(Conversation(MESSAGES[:3], (False,)), chat) is None
     assert example_of_conversation(Conversation(MESSAGES[:2], ()), chat) is None

@@ -129,7 +129,7 @@ def example_of_conversation(conversation: Conversation, chat: ChatTokens) -> Tra
             between = chat.continuation(messages[turns[ordinal - 1] + 1 : turn])
             completion += between
             mask += [0] * len(between)
-        reply = chat.reply(str(messages[turn]["content"]))
+        reply = chat.reply(messages[turn]["content"], messages[turn].get("reasoning"))
         completion += reply
         mask += [int(conversation.learned[ordinal])] * len(reply)
     return TrainingExample(list(chat.opening(messages[: turns[0]])), completion, mask)

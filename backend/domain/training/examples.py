@@ -23,7 +23,8 @@ class Conversation:
     """Messages as a policy sees them: an optional system prompt, then environment and policy in turns."""
 
     messages: list[dict[str, str]]
-    """`{"role": "system" | "user" | "assistant", "content": text}`"""
+    """`{"role": "system" | "user" | "assistant", "content": text}`. Replies on an environment that separates reasoning
+    from the answer also have `reasoning`, which is learned before it."""
     learned: tuple[bool, ...]
     """Whether each reply carries loss. Replies that were not parsed carry none."""
     reward: float | None = None
@@ -35,7 +36,7 @@ class Conversation:
     source: str = ""
     """Id of the rollout."""
     reasoning: int = 0
-    """Number of replies with separate reasoning text, which is not learned."""
+    """Number of replies with separate reasoning text that is not learned."""
 
     @property
     def system(self) -> str:

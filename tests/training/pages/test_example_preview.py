@@ -12,6 +12,7 @@ from backend.domain.vocabulary import Phase, RunKind, Verdict
 from backend.environments.tables import EnvironmentVersion
 from backend.review.tables import VerdictRecord
 from backend.runs.tables import Run
+from backend.training.example_sources import conversations_of
 from tests.factories import (
     make_environment_version,
     make_group,
@@ -144,6 +145,20 @@ def test_what_a_tool_answered_reads_as_the_environments_words(
     )
     shown = rollouts(viewer, version, runs=[str(run.id)])["examples"][0]["messages"]
     assert [message["role"] for message in shown] == ["system", "user", "assistant", "user", "assistant"]
+
+
+@pytest.mark.parametrize("mode", ["think", "inline"])
+def test_reasoning_is_learned_where_the_environment_separates_it(session: Session, mode: str) -> None:
+    action = {"format": "tag", "tag": "move", "field": "cell", "type": "integer"}
+    version = make_environment_version(session, agent={"system": "Play.", "action": action, "reasoning": mode})
+    run = make_run(session, version)
+    messages = said("Board?")
+    messages[-1]["reasoning"] = "The center is free."
+    group = make_group(session, run, phase=Phase.TRAIN, step=0)
+    rollout = make_rollout(session, run, group, [1.0, 1.0, 0.0], messages=messages)
+    [conversation] = conversations_of(session, [rollout.id])
+    assert conversation.messages[-1].get("reasoning") == ("The center is free." if mode == "think" else None)
+    assert conversation.reasoning == (mode == "inline")
 
 
 def test_more_than_are_wanted_are_drawn_by_the_seed(viewer: TestClient, version: EnvironmentVersion, run: Run) -> None:
