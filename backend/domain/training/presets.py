@@ -36,7 +36,7 @@ INSTRUCT_135M = TrainingConfiguration(
     model=ModelChoice(source="base", base="smollm2-135m-instruct"),
     adapter=AdapterChoice(kind=AdapterKind.LORA, rank=16, alpha=32.0),
     sft=SftChoice(
-        script="gold", episodes=480, script_where="level < 6", noise=0.0, steps=30, batch=16, learning_rate=5e-4
+        script="gold", episodes=1600, script_where="level < 6", noise=0.0, steps=30, batch=16, learning_rate=5e-4
     ),
     gate=GateChoice(minimum_success=0.0),
     grpo=GrpoChoice(steps=24, tasks_per_step=8, group_size=8, levels=[1, 1, 1, 1, 1, 1], learning_rate=2e-4, beta=0.0),
@@ -139,7 +139,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             environment="arithmetic_ladder",
             configuration=INSTRUCT_135M.model_copy(
                 update={
-                    "sft": INSTRUCT_135M.sft.model_copy(update={"episodes": 64, "steps": 8, "batch": 8}),
+                    "sft": INSTRUCT_135M.sft.model_copy(update={"episodes": 240, "steps": 8, "batch": 8}),
                     "gate": GateChoice(minimum_format=0.0, minimum_success=0.0),
                     "grpo": INSTRUCT_135M.grpo.model_copy(
                         update={"steps": 2, "tasks_per_step": 4, "group_size": 4, "micro_batches": 2}
