@@ -18,7 +18,7 @@ INLINE = re.compile(r"`(proctor [a-z][^`]*)`")
 
 def commands_of(page: Path) -> list[str]:
     text = page.read_text()
-    lines = [line for block in FENCED.findall(text) for line in block.splitlines()]
+    lines = [line for block in FENCED.findall(text) for line in block.replace("\\\n", " ").splitlines()]
     parts = [part.strip() for line in [*lines, *INLINE.findall(text)] for part in re.split(r"&&|\$\(|#", line)]
     return [re.sub(r"^(\w+=\S* )+", "", part) for part in parts if re.match(r"(\w+=\S* )*proctor [a-z]", part)]
 
