@@ -1,5 +1,6 @@
 """/runs and /runs/{id}: the list, the live overview of one run, and its curves."""
 
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterable
@@ -63,6 +64,8 @@ class ChartQuery(Window):
     chart: str
 
 
+_rendering = threading.Lock()
+"""Streams that one event wakes render one after another. Taking turns, all of them would be as late as the last."""
 _updates: Shared[tuple[RunHeader, str]] = Shared()
 _overviews: Shared[dict[str, object]] = Shared()
 """Overviews of the watched runs: aggregating the figures of a big run takes a while."""
@@ -103,11 +106,13 @@ async def run_events(
             is_urgent=run.status.is_over,
         )
         names = ["run_outcome", "run_figures", "run_newest"]
-        blocks = head_blocks(request, head)
         if run.kind is RunKind.TRAINING:
             names.append("run_checkpoints")
+        with _rendering:
+            blocks = head_blocks(request, head)
+            blocks |= {name: render_block(request, OVERVIEW, name, overview) for name in names}
+        if run.kind is RunKind.TRAINING:
             blocks["points"] = points
-        blocks |= {name: render_block(request, OVERVIEW, name, overview) for name in names}
         if head.is_settled:
             blocks[END] = ""
         elif again:

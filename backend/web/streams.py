@@ -26,6 +26,8 @@ AGAIN = "again"
 """A block of this name is not sent. It has the seconds after which the incomplete other blocks are rendered again."""
 SHORTEST_PAUSE_SECONDS = 0.25
 """At most four updates per second."""
+BURST_SECONDS = 0.03
+"""A batch is announced more than once, for its rollouts and for the progress. One rendering shows all of it."""
 LONGEST_PAUSE_SECONDS = 15.0
 """Blocks are rendered again after this long even without news, because they show times."""
 LIFETIME_SECONDS = 600.0
@@ -65,6 +67,7 @@ async def live(request: Request, topics: tuple[str, ...], render: Render) -> Asy
         await asyncio.sleep(SHORTEST_PAUSE_SECONDS)
         pause = min(LONGEST_PAUSE_SECONDS, again, remaining) - SHORTEST_PAUSE_SECONDS
         await hub.wait(mark, *topics, timeout=max(pause, 0.0))
+        await asyncio.sleep(hub.heard_at(*topics) + BURST_SECONDS - time.monotonic())
 
 
 async def live_blocks(
