@@ -72,7 +72,7 @@ class Instruct(Showcase):
         before = [STAGES["untrained"], STAGES["sft"]]
         url = self.client.url
         return ShowcaseResult(
-            title=f"Share of {self.tasks} held-out problems solved; served exports: of {len(places[:SERVED_TASKS])}",
+            title=f"Share of {self.tasks} held-out problems solved ({len(places[:SERVED_TASKS])} by served exports)",
             figure=COLUMN,
             figures={name: run["summary"]["columns"][COLUMN] for name, run in runs.items()},
             comparisons={
