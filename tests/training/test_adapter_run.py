@@ -66,7 +66,7 @@ def trained(base: Path, kind: str, **choices: Any) -> uuid.UUID:
 def test_the_preset_for_an_instruct_model_trains_a_model_in_a_folder(installation: None, base: Path) -> None:
     preset = PRESETS["instruct-lora"].configuration.resolved()
     preset["model"]["base"] = str(base)
-    preset["grpo"] |= {"steps": 2, "tasks_per_step": 2}
+    preset["grpo"] |= {"steps": 2, "tasks_per_step": 2, "micro_batches": 8}
     preset["heldout"] |= {"every": 2, "tasks": 6}
     run_id = make_run(**preset)
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).error

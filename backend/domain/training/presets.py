@@ -130,7 +130,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             configuration=INSTRUCT_135M,
         ),
         "instruct-135m-quick": Preset(
-            title="135M instruct model, quick look",
+            title="135M instruct model, short run",
             about="All stages of the preset instruct-135m in small: 8 SFT steps and 2 GRPO steps.",
             suits="Checking that an instruct model can be trained and exported on a machine. The policy learns little.",
             takes="A few minutes on two CPU cores.",
