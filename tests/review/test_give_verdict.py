@@ -198,7 +198,7 @@ OWN = (
     r"|(/api/v1)?/(notices/.*|sessions.*)"
 )
 """Account, sessions, tokens, saved views and read notices: available to every role."""
-LOOKING = r"(/api/v1)?/training/examples/preview|/api/v1/environments/validate|/mcp"
+LOOKING = r"(/api/v1)?/training/(examples|pairs)/preview|/api/v1/environments/validate|/mcp"
 """Sends much and changes nothing; a call of a tool is checked again as its own request."""
 
 

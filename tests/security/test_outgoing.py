@@ -18,7 +18,7 @@ from backend.core.outgoing.client import Redirected, open_session, reason_of, re
 from backend.domain.addresses import BadHost, Reach, canonical_host, reach_of
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import PackageInvalid
-from backend.domain.errors import PolicyError, SandboxError
+from backend.domain.errors import LimitExceeded, PolicyError, SandboxError
 from backend.domain.notifications.notices import NoticeKind
 from backend.domain.policies.connections import ConnectionReport
 from backend.environments.import_sources import checked_url, read_repository
@@ -385,7 +385,9 @@ async def test_a_known_error_code_and_our_own_advice_are_shown(configure: Config
             await ask(f"{service.url}/v1")
         service.status = 400
         service.body = '{"object": "error", "message": "maximum context length is 4096", "type": "BadRequestError"}'
-        with pytest.raises(PolicyError, match=r"HTTP 400 \(BadRequestError\)\. The prompt and the token limit exceed"):
+        with pytest.raises(
+            LimitExceeded, match=r"HTTP 400 \(BadRequestError\)\. The prompt and the token limit exceed"
+        ):
             await ask(f"{service.url}/v1")
 
 

@@ -7,9 +7,6 @@ import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any
-
-import aiohttp
 
 from backend.domain.environments.fixtures import FixtureInvalid, read_fixture
 from backend.domain.environments.foreign import read_foreign
@@ -28,6 +25,7 @@ from backend.rollouts.formats.bounds import BadFile
 from backend.rollouts.formats.reading import open_file
 from tests.security.fuzz.engine import Target
 from workers.environments import packages, wire
+from workers.environments.inside.shared_connection import join_messages, split_messages
 from workers.policies.chat_format import NoCompletion, read_completion
 
 PACKAGE = load_package("tictactoe")
@@ -86,9 +84,9 @@ def _template(data: bytes) -> None:
     render_observation(_text(data), OBSERVATION)
 
 
-def _frame(data: bytes) -> None:
-    socket: Any = None  # only asked for its close code
-    answer = wire.read_frame(aiohttp.WSMessage(aiohttp.WSMsgType.TEXT, _text(data), None), socket, "step")
+def _message(data: bytes) -> None:
+    received: str | bytes = data if data[:1] == b"{" else _text(data)  # bytes on a shared connection
+    answer = wire.read_message(received, "step")
     fields = answer.get("data")
     if not isinstance(fields, dict):
         return
@@ -97,6 +95,13 @@ def _frame(data: bytes) -> None:
     observed = wire.read_observation(fields)
     if not all(math.isfinite(value) for value in observed.rewards.values()):
         raise AssertionError("a reward is not finite")
+
+
+def _shared_frame(data: bytes) -> None:
+    messages = list(split_messages(data))
+    again = b"".join(join_messages((number, b"" if text is None else text) for number, text in messages))
+    if [number for number, _ in split_messages(again)] != [number for number, _ in messages]:
+        raise AssertionError("a frame that was taken apart cannot be put together again")
 
 
 def _reply(data: bytes) -> None:
@@ -257,8 +262,15 @@ TARGETS = {
             ),
         ),
         Target(
-            "frame",
-            _frame,
+            "shared frame",
+            _shared_frame,
+            (ValueError,),
+            tuple(join_messages([(0, b'{"type": "reset"}'), (1, b""), (2, b"x" * 100)])),
+            (b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"\x00" * 8),
+        ),
+        Target(
+            "message",
+            _message,
             (RolloutError,),
             (json.dumps(FRAME).encode(), json.dumps(ERROR).encode()),
             (*BRACKETS, b"null", b"true", b'"rewards"', b'{"win": 1}', b"1e308", b"[]"),
