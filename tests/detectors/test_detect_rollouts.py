@@ -246,7 +246,8 @@ def test_a_function_that_returns_nothing_but_examples_is_flagged(body: tuple[str
 
 def test_a_function_that_ignores_its_parameters_and_returns_a_literal_is_flagged():
     bad = row(1.0, function("result = {'b': 400, 'a': [1, -2]}", "return result"))
-    [draft] = flags("hard_coded", [bad, row(0.0, function("return 8"))])
+    partly_right = row(0.3, function("return 8"))
+    [draft] = flags("hard_coded", [bad, partly_right, row(0.0, function("return 9"))])
     assert (draft.rollout_id, draft.cluster) == (bad.id, "one answer for all inputs")
     for honest_one in (
         *(function("return n"), function("pass"), function("return None"), function("n = 8", "return m")),
