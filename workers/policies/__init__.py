@@ -10,12 +10,19 @@ from workers.policies.base import Policy
 from workers.policies.openai_api import Endpoint, OpenAiPolicy
 from workers.policies.scripted import ScriptedPolicy
 
-__all__ = ["make_policy"]
+__all__ = ["make_endpoint", "make_policy"]
 
 ENDPOINT_OPTIONS = (
     *("timeout_seconds", "attempts", "first_wait_seconds", "extra"),
     *("sends_seed", "sends_tools", "sends_reasoning", "logprobs", "token_ids"),
 )  # keys of a policy's configuration that are fields of `Endpoint`
+
+
+def make_endpoint(configuration: Mapping[str, Any], secret: str | None, workers: int = 1) -> Endpoint:
+    """Return the endpoint of a policy's stored configuration. `workers` share its limits."""
+    options = {name: configuration[name] for name in ENDPOINT_OPTIONS if name in configuration}
+    limits = Limits.model_validate(configuration.get("limits") or {}).shared_by(workers)
+    return Endpoint(configuration["base_url"], configuration["model"], secret, limits=limits, **options)
 
 
 def make_policy(
@@ -33,9 +40,6 @@ def make_policy(
         case PolicyKind.SCRIPTED:
             return ScriptedPolicy(str(configuration["script"]), configuration.get("constant"))
         case PolicyKind.OPENAI_API:
-            options = {name: configuration[name] for name in ENDPOINT_OPTIONS if name in configuration}
-            limits = Limits.model_validate(configuration.get("limits") or {}).shared_by(workers)
-            endpoint = Endpoint(configuration["base_url"], configuration["model"], secret, limits=limits, **options)
-            return OpenAiPolicy(endpoint, sampling or Sampling())
+            return OpenAiPolicy(make_endpoint(configuration, secret, workers), sampling or Sampling())
         case _:
             raise ValueError(f"a policy of the kind {kind} cannot be made here")

@@ -37,7 +37,7 @@ from workers.training.context import TrainingContext, TrainingStopped, UsedUp
 from workers.training.examples import BrokenStep, TrainingExample, example_of_conversation, example_order
 from workers.training.hardware import resolve_hardware
 from workers.training.ranks import StageRun
-from workers.training.trl_base import StageListener, TimedTrainer, shared_arguments, timed
+from workers.training.trl_base import StageListener, TimedTrainer, parts_of_step, shared_arguments, timed
 
 PAIRS_FILE = "pairs.jsonl"
 UNBOUNDED = 1 << 30
@@ -260,9 +260,7 @@ class _DpoListener(StageListener[DpoRun]):
         now = time.monotonic()
         figures = {curve: float(logs[name]) for name, curve in LOGGED.items() if name in logs}
         spent, seconds = self.trainer.clock.take(), now - self.reported_at
-        parts = {name: spent[name] for name in ("forward", "backward", "optimiser", "other")}
-        parts |= {"idle": max(0.0, seconds - sum(parts.values())), "step": seconds}
-        figures |= {f"seconds/{name}": value for name, value in parts.items()}
+        figures |= {f"seconds/{name}": value for name, value in parts_of_step(spent, seconds).items()}
         if not self.run.on_step(state.global_step, figures):
             control.should_save = control.should_training_stop = True
         self.reported_at = time.monotonic()  # the listener's time is not part of the steps

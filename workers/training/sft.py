@@ -28,7 +28,7 @@ from workers.training.examples import BrokenStep, TrainingExample, example_order
 from workers.training.hardware import peak_memory_mb, resolve_hardware
 from workers.training.ranks import Ranks, StageOrder, StageRun, leader_only
 from workers.training.steering import WarmUpSteering
-from workers.training.trl_base import StageListener, TimedTrainer, shared_arguments, timed
+from workers.training.trl_base import StageListener, TimedTrainer, parts_of_step, shared_arguments, timed
 
 LOG_EVERY = 5
 SEED_STRIDE = 7919
@@ -329,9 +329,7 @@ class _SftListener(StageListener[SftRun]):
         figures["tokens_per_second"] = ((tokens or 0.0) - self._reported_tokens) / seconds if is_known else math.nan
         figures["memory/peak_mb"] = peak_memory_mb()
         self.reported_at, self._reported_step, self._reported_tokens = now, state.global_step, tokens or 0.0
-        parts = {name: spent[name] for name in ("forward", "backward", "optimiser", "other")}
-        parts |= {"idle": max(0.0, seconds - sum(parts.values())), "step": seconds}
-        figures |= {f"seconds/{name}": value / steps for name, value in parts.items()}
+        figures |= {f"seconds/{name}": value / steps for name, value in parts_of_step(spent, seconds).items()}
         return self._report(state.global_step, figures, control)
 
     def _report(self, step: int, figures: dict[str, float], control: TrainerControl) -> TrainerControl:

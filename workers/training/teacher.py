@@ -29,6 +29,7 @@ from backend.domain.vocabulary import PolicyKind
 from backend.policies.service import secret_of
 from backend.policies.tables import Policy as PolicyRow
 from workers.models.load import Loaded, ModelUnusable, load_base, load_folder
+from workers.policies import make_endpoint
 from workers.policies.openai_api import OVERLOADED, RETRYABLE, Endpoint
 from workers.training.examples import TrainingExample, example_of
 
@@ -172,10 +173,7 @@ def load_teacher(choice: DistillationChoice, student: PreTrainedTokenizerBase) -
             row = session.scalars(named).one_or_none()
             if row is None or row.kind is not PolicyKind.OPENAI_API:
                 raise TeacherUnusable(f"there is no policy {choice.endpoint} with an endpoint")
-            options = {
-                name: row.configuration[name] for name in ("timeout_seconds", "attempts") if name in row.configuration
-            }
-            endpoint = Endpoint(row.configuration["base_url"], row.configuration["model"], secret_of(row), **options)
+            endpoint = make_endpoint(row.configuration, secret_of(row))
         teacher: ScoreExamples = EndpointTeacher(endpoint, student)
     elif choice.teacher == "base":
         teacher = LocalTeacher(load_base(choice.base), student)

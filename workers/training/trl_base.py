@@ -1,7 +1,7 @@
 """Shared by both trainers of TRL: where their time goes, a rate that changes between two steps, complete states."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +54,14 @@ class Clock:
     def take(self) -> dict[str, float]:
         seconds, self._seconds = self._seconds, defaultdict(float)
         return seconds
+
+
+def parts_of_step(
+    spent: Mapping[str, float], seconds: float, names: Sequence[str] = ("forward", "backward", "optimiser", "other")
+) -> dict[str, float]:
+    """Return the timed parts of a step that took `seconds`, with its `step` and the `idle` rest."""
+    parts = {name: spent[name] for name in names}
+    return parts | {"idle": max(0.0, seconds - sum(parts.values())), "step": seconds}
 
 
 def shared_arguments(

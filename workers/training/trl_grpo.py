@@ -30,7 +30,7 @@ from workers.training.examples import BrokenStep
 from workers.training.grpo_batch import STEP_PARTS, GrpoRun, GrpoStep, PlayedBatch, play_batch, rows_of
 from workers.training.ranks import play_for_leader
 from workers.training.teacher import TEACHER_KL
-from workers.training.trl_base import StageListener, TimedTrainer, shared_arguments, timed
+from workers.training.trl_base import StageListener, TimedTrainer, parts_of_step, shared_arguments, timed
 
 TOLERANCE = 1e-3  # relative difference between TRL's figures and ours that is accepted
 HIGHEST_LOG_RATIO = 20.0
@@ -331,6 +331,5 @@ class _Bridge(StageListener[GrpoRun]):
         for name, curve in LOGGED.items():  # averages over the updates
             if values := [update[name] for update in self._updates if update.get(name) is not None]:
                 figures[curve] = math.fsum(values) / len(values)
-        parts = {name: spent[name] for name in STEP_PARTS}
-        parts |= {"idle": max(0.0, seconds - sum(parts.values())), "step": seconds}
+        parts = parts_of_step(spent, seconds, STEP_PARTS)
         return GrpoStep(step, [*self._batch.rollouts, *self._batch.replaced], figures, parts)
