@@ -45,6 +45,7 @@ BENCHMARKS = (
     "live",
     "startup",
     "training",
+    "decoding",
     "gpu",
 )
 NEED_DATA = {"graders"}

@@ -28,6 +28,15 @@ def test_every_preset_fits_its_environment(name: str) -> None:
     assert PRESETS[name].configuration.heldout.tasks <= manifest.tasks.heldout
 
 
+@pytest.mark.parametrize(("chosen", "played"), [(None, 256), (64, 64), (1000, 256)])
+def test_replies_may_be_shorter_than_the_environment_allows_and_not_longer(chosen: int | None, played: int) -> None:
+    manifest = read_manifest(built_in("tictactoe")["openenv.yaml"])
+    allowed = manifest.with_reply_limit(256)
+    limited = TrainingConfiguration(max_tokens_per_turn=chosen).played(allowed)
+    assert limited.proctor.episode.max_tokens_per_turn == played
+    assert limited.with_reply_limit(256) == allowed
+
+
 @pytest.mark.parametrize(
     ("choices", "message"),
     [

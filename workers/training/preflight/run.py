@@ -113,7 +113,7 @@ def run_preflight(preflight_id: uuid.UUID) -> PreflightStatus:
             run_id=preflight_id,
             policy_id=preflight_id,
             configuration=configuration,
-            envs=training_envs_of(session, row.version_id, configuration.mix),
+            envs=training_envs_of(session, row.version_id, configuration),
             folder=get_settings().data / "training" / str(preflight_id),
             was_gate_closed=False,
         )
