@@ -50,17 +50,23 @@ def unshare(flags: int) -> None:
     check(libc.unshare(flags), "unshare")
 
 
+def thread_id_address() -> int:
+    """Where the C library keeps this thread's id, which a fork has to renew. Raises OSError if that is unknown."""
+    address = ctypes.c_ulong()
+    check(libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0), "find the thread's id")
+    if ctypes.c_int.from_address(address.value).value != threading.get_native_id():
+        raise OSError(errno.ENOSYS, "the C library keeps the thread's id elsewhere")
+    return address.value
+
+
 def fork_into(namespaces: int) -> int:
     """Fork into new namespaces; return 0 in the child. unshare() would need a second fork to enter a process namespace.
 
     Only for a process with one thread. Raises OSError.
     """
-    thread_id = ctypes.c_ulong()
-    check(libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(thread_id), 0, 0, 0), "find the thread's id")
-    if ctypes.c_int.from_address(thread_id.value).value != threading.get_native_id():
-        raise OSError(errno.ENOSYS, "the C library keeps the thread's id elsewhere")
+    address = thread_id_address()
     flags = namespaces | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | _SIGCHLD
-    own = ctypes.c_ulong(thread_id.value), ctypes.c_ulong(0)  # the child's thread id, thread-local storage
+    own = ctypes.c_ulong(address), ctypes.c_ulong(0)  # the child's thread id, thread-local storage
     machine = platform.machine()
     _before_fork()
     child: int = _libc_with_lock.syscall(

@@ -24,6 +24,7 @@ LAST_SECONDS = 30.0
 MEASURE_SECONDS = 0.025
 """Interval between measurements of the memory of all its processes."""
 MAX_VALUE_BYTES = 1 << 20
+MAX_EXECUTIONS = 1000
 _CHUNK = 1 << 16
 _MAX_LIMITS_BYTES = 4096
 _ATTEMPTS = 3
@@ -86,8 +87,9 @@ class Warden:
         """Wait status and CPU time by process."""
 
     def serve(self) -> NoReturn:
+        """Serve until the control socket closes, or for MAX_EXECUTIONS: another warden takes over."""
         self._order()
-        while True:
+        for _ in range(MAX_EXECUTIONS):
             message, received, _, _ = socket.recv_fds(self._control, 16, 1)
             if not message:
                 os._exit(0)
@@ -100,6 +102,7 @@ class Warden:
                 with connection, contextlib.suppress(OSError):  # the caller is gone
                     self._supervise(connection)
                 signal.alarm(0)
+        os._exit(0)
 
     def _supervise(self, connection: socket.socket) -> None:
         """Read one request, run it and send the result."""

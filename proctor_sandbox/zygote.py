@@ -55,6 +55,7 @@ def main(arguments: list[str], fork_hooks: list[dict[str, Callable[[], object]]]
 
 def _warm_up() -> None:
     linux.limit_heap_arenas()
+    linux.thread_id_address()  # without it no program can be forked
     for name in _COMMON:
         importlib.import_module(name)
     os.environ.clear()  # noqa: TID251
@@ -167,7 +168,7 @@ class _WardenPool:
                 warden.channel.send(f"ended {process} {status} {usage.ru_utime + usage.ru_stime}".encode())
 
     def _remove(self, warden: _Warden) -> None:
-        """After the end of a warden: end its programs."""
+        """After the end of a warden: end its programs too."""
         for handle, (process, owner) in [*self._programs.items()]:
             if owner is warden:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
