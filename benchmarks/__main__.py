@@ -45,6 +45,7 @@ BENCHMARKS = (
     "live",
     "startup",
     "training",
+    "ahead",
     "gpu",
 )
 NEED_DATA = {"graders"}
