@@ -99,7 +99,7 @@ def pause(run_id: uuid.UUID) -> None:
 def watch(
     monkeypatch: pytest.MonkeyPatch, on_step: Callable[[int, subprocess.Popen[str]], object]
 ) -> list[subprocess.Popen[str]]:
-    """Return the list of sampling processes, to be filled. `on_step` is called before a step of GRPO is stored."""
+    """Return the list of sampling processes, to be filled. `on_step` runs before a step of GRPO is stored."""
     processes: list[subprocess.Popen[str]] = []
     monkeypatch.undo()
     enter, after_step = SamplingProcess.__enter__, GrpoStage._on_step

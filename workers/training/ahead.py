@@ -116,7 +116,7 @@ class SampleAhead(AbstractContextManager["SampleAhead"]):
         }
 
     def save(self, state: Path) -> None:
-        """Keep what is needed to sample the same batches again with a trainer's state."""
+        """Keep the waiting orders with a trainer's state, to sample the same batches again."""
         orders = [batch.order for _, batch in sorted(self._batches.items())]
         for version in {order.version for order in orders}:
             target = state / WEIGHTS.format(version)
@@ -167,7 +167,7 @@ def save_trained(model: PreTrainedModel, path: Path) -> None:
 
 
 def load_trained(model: PreTrainedModel, path: Path) -> None:
-    """Replace the trained weights of a model that was loaded from the same folder as the one that was saved."""
+    """Replace the trained weights of a model that was loaded from the same folder as the saved one."""
     weights = load_file(path)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -180,7 +180,7 @@ def truncated_weights(
 ) -> torch.Tensor:
     """Return min(π(t) / μ(t), limit) for each token of the policy, and 1 for all others, without gradient.
 
-    π is the policy before the update and μ the one that sampled. Truncated importance sampling: IMPALA (arXiv
+    π is the policy before the update and μ the sampling policy. Truncated importance sampling: IMPALA (arXiv
     1802.01561), for language models AReaL's decoupled objective (arXiv 2505.24298) and TRL's `token_truncate`.
     """
     ratio_BT = (logps_BT.detach() - sampling_logps_BT).exp().clamp(max=limit)
