@@ -1,4 +1,4 @@
-"""Compare sampling ahead (`grpo.staleness=1`) with taking turns, on tic-tac-toe.
+"""Measure a GRPO step that samples ahead (`grpo.staleness=1`) against one that takes turns, on tic-tac-toe.
 
 Peers: the same training run with `grpo.staleness=0`, from the same weights and with the same seed.
 Units: seconds and CPU seconds per step; tokens/s; share of the learning time; held-out reward.

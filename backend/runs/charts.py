@@ -196,7 +196,7 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
         overlap = Series("ahead/overlap", "learning while sampling"), Series("ratio/truncated", "limited weights")
         speeds = Series("tokens_per_second", "training"), Series("ahead/tokens_per_second", "sampling process")
         ahead = [
-            Chart("staleness", "Staleness of episodes", "steps", (Series("staleness", "policy's age"),), low=0),
+            Chart("staleness", "Staleness of episodes", "steps", (Series("staleness", "staleness"),), low=0),
             Chart("ahead/overlap", "Sampling ahead", "share", overlap, 0, 1, has_rollouts=False),
             Chart("tokens_per_second", "Tokens per second", "tokens/s", speeds, low=0, has_rollouts=False),
         ]

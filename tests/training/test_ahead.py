@@ -1,5 +1,6 @@
 """Sampling ahead: no episode is older than allowed, weights correct for its age, and a resumed run is the same run."""
 
+import math
 import threading
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from workers.training.ahead import (
 )
 from workers.training.examples import BrokenStep
 from workers.training.grpo_batch import GrpoControls, GrpoStep
+from workers.training.trl_grpo import GrpoTrainer
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -148,9 +150,38 @@ def test_a_policy_that_does_not_move_learns_what_it_learns_without_sampling_ahea
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, {"updates": 2}, {"loss_type": "vespo"}, {"micro_batches": 2}])
-def test_the_gradient_of_a_step_is_weighted(tmp_path: Path, changes: dict[str, object]) -> None:
-    """A limit below every ratio would halve all weights: the gradient shows that they are applied once."""
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_the_loss_is_that_of_a_computation_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, micro_batches: int
+) -> None:
+    """With one update, a token contributes −w A, and `dapo` averages over all tokens of the step."""
+    read: list[list[torch.Tensor]] = []
+    weight = GrpoTrainer._weight
+
+    def watched(
+        self: GrpoTrainer, scored: dict[str, torch.Tensor], now: torch.Tensor, mask: torch.Tensor, limit: float
+    ) -> float:
+        read.append([scored["advantages"], now.detach(), scored["sampling_per_token_logps"], mask])
+        return weight(self, scored, now, mask, limit)
+
+    monkeypatch.setattr(GrpoTrainer, "_weight", watched)
+    choice = AHEAD.model_copy(update={"steps": 2, "importance_limit": 1.1, "micro_batches": micro_batches})
+    step = Outcome(tmp_path, choice=choice).steps[1]
+    total = count = limited = 0.0
+    for advantages, now, then, mask in read[-micro_batches:]:
+        for row, advantage in enumerate(advantages.tolist()):
+            for p, q, counts in zip(now[row].tolist(), then[row].tolist(), mask[row].tolist(), strict=True):
+                total -= counts * min(math.exp(p - q), 1.1) * advantage
+                limited += counts * (math.exp(p - q) >= 1.1)
+                count += counts
+    assert step.figures["loss"] == pytest.approx(total / count, rel=1e-3, abs=1e-6)
+    assert step.figures["ratio/truncated"] == pytest.approx(limited / count)
+    assert limited > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"updates": 2}, {"loss_type": "vespo"}])
+def test_other_losses_and_several_updates_are_weighted_too(tmp_path: Path, changes: dict[str, object]) -> None:
     figures = []
     for limit in (100.0, 1.0):
         choice = AHEAD.model_copy(update={"steps": 2, "importance_limit": limit, "max_grad_norm": 1e6, **changes})
