@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from backend.domain.rollouts.rollout import Rollout
+from tests.models.adapters import make_adapter, make_base
 from tests.training.game import CHOICE, Outcome, make_tiny
 from workers.training.ahead import (
     PENDING,
@@ -132,6 +134,16 @@ def test_training_is_one_step_behind_and_a_stopped_run_continues_bit_by_bit(tmp_
     assert [step.step for step in resumed.steps] == [4, 5, 6]
     assert [(order.step, order.version) for order in resumed.orders] == [(4, 2), (5, 3), (6, 4)]
     assert torch.equal(resumed.weights, whole.weights)
+
+
+@pytest.mark.slow
+def test_of_an_adapter_only_its_own_weights_travel(tmp_path: Path) -> None:
+    start = make_adapter(tmp_path / "start", make_base(tmp_path / "base", dtype=torch.float32))
+    outcome = Outcome(tmp_path / "run", choice=AHEAD.model_copy(update={"steps": 3}), start=start)
+    assert [versions_of(step) for step in outcome.steps] == [{0.0}, {0.0}, {1.0}]
+    assert outcome.steps[0].figures["ratio/max"] == pytest.approx(1.0, abs=1e-3)
+    save_trained(outcome.model, tmp_path / "trained.safetensors")
+    assert all("lora" in name for name in load_file(tmp_path / "trained.safetensors"))
 
 
 @pytest.mark.slow

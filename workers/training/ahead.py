@@ -10,6 +10,7 @@ are ordered by their age as in AReaL (arXiv 2505.24298) instead of discarded; n 
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -119,9 +120,7 @@ class SampleAhead(AbstractContextManager["SampleAhead"]):
         """Keep the waiting orders with a trainer's state, to sample the same batches again."""
         orders = [batch.order for _, batch in sorted(self._batches.items())]
         for version in {order.version for order in orders}:
-            target = state / WEIGHTS.format(version)
-            target.unlink(missing_ok=True)
-            os.link(self._weights_of(version), target)
+            _link(self._weights_of(version), state / WEIGHTS.format(version))
         replace_file(state / PENDING, json.dumps(_ORDERS.dump_python(orders, mode="json")))
 
     def restore(self, state: Path) -> None:
@@ -129,10 +128,7 @@ class SampleAhead(AbstractContextManager["SampleAhead"]):
         if not (state / PENDING).exists():
             return
         for order in _ORDERS.validate_json((state / PENDING).read_bytes()):
-            weights = self._weights_of(order.version)
-            weights.parent.mkdir(parents=True, exist_ok=True)
-            weights.unlink(missing_ok=True)
-            os.link(state / WEIGHTS.format(order.version), weights)
+            _link(state / WEIGHTS.format(order.version), self._weights_of(order.version))
             self._submit(order)
 
     def __exit__(self, *_: object) -> None:
@@ -155,6 +151,15 @@ class SampleAhead(AbstractContextManager["SampleAhead"]):
 
     def _weights_of(self, version: int) -> Path:
         return self.folder / WEIGHTS.format(version)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the file system has no hard links."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def save_trained(model: PreTrainedModel, path: Path) -> None:

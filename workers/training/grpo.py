@@ -119,6 +119,7 @@ class GrpoStage:
         context.recorder.log(
             f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
             f"{context.env_pool.capacity} at a time"
+            + (f", sampled {choice.staleness} ahead by a second process" if choice.staleness else "")
         )
         context.ranks.decide(lambda: asdict(self._order))
         process = SamplingProcess(context.assignment.run_id, Path(self._order.weights))
