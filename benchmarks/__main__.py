@@ -46,6 +46,7 @@ BENCHMARKS = (
     "startup",
     "training",
     "decoding",
+    "ahead",
     "gpu",
 )
 NEED_DATA = {"graders"}

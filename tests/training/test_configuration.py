@@ -72,6 +72,21 @@ def test_choices_that_do_not_fit_the_environment_are_named(choices: dict[str, An
     assert message in " ".join(problems)
 
 
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"engine": "vllm"}, "Sampling ahead (grpo.staleness) needs the engine transformers, not vllm"),
+        ({"hardware": {"processes": 2}}, "needs hardware.processes=1: the second process samples"),
+        ({"recipe": "distillation"}, "Distillation scores episodes of the latest policy"),
+    ],
+)
+def test_what_cannot_sample_ahead_is_named(choices: dict[str, Any], message: str) -> None:
+    ahead = {"grpo": {"staleness": 1}, **choices}
+    assert message in " ".join(TrainingConfiguration.model_validate(ahead).problems(scripts=["gold"], levels=1))
+    turns = TrainingConfiguration.model_validate(choices)
+    assert message not in " ".join(turns.problems(scripts=["gold"], levels=1))
+
+
 def test_a_runs_configuration_may_hold_other_things() -> None:
     stored = {**TrainingConfiguration(seed=7).resolved(), "preset": "quick", "content_hash": "abc"}
     assert TrainingConfiguration.of_run(stored).seed == 7

@@ -155,7 +155,8 @@ def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_ever
     if plan.exists():
         shutil.copy(plan, folder / "plans" / plan.name)
     if (states / target.name / COMPLETE).exists():
-        shutil.copytree(states / target.name, target)
+        # tasks and weights of batches sampled ahead belong to the source, which may play another version
+        shutil.copytree(states / target.name, target, ignore=shutil.ignore_patterns("ahead*"))
         mark_complete(target)
         return "the trainer's whole state: weights, optimizer and random numbers"
     with transaction() as session:

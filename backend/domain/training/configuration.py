@@ -318,6 +318,14 @@ class TrainingConfiguration(Block):
         count = self.hardware.processes
         if count > 1 and self.engine != "transformers":
             found.append(f"Several processes need the engine transformers, not {self.engine}. Change one of the two.")
+        if self.samples_ahead:
+            where = "Sampling ahead (grpo.staleness) needs"
+            if self.engine != "transformers":
+                found.append(f"{where} the engine transformers, not {self.engine}. Change one of the two.")
+            if count > 1:
+                found.append(f"{where} hardware.processes=1: the second process samples.")
+            if self.recipe is Recipe.DISTILLATION:
+                found.append("Distillation scores episodes of the latest policy. Set grpo.staleness=0.")
         if self.recipe is Recipe.DISTILLATION:
             if missing := self.distillation.problem():
                 found.append(missing)
@@ -344,6 +352,11 @@ class TrainingConfiguration(Block):
                 f" cannot be divided into {self.grpo.micro_batches} micro-batches (grpo.micro_batches)."
             )
         return found
+
+    @property
+    def samples_ahead(self) -> bool:
+        """Whether a second process samples while the first learns."""
+        return self.recipe.has_grpo and self.grpo.staleness > 0
 
     @property
     def imitates(self) -> bool:

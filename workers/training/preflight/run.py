@@ -57,7 +57,8 @@ from workers.training.preflight.measure import (
     play_episodes,
     successes,
 )
-from workers.training.run import INFRASTRUCTURE_ERRORS, starting_weights
+from workers.training.run import starting_weights
+from workers.training.sampler import INFRASTRUCTURE_ERRORS
 from workers.training.teacher import load_teacher
 
 TASKS = 32
