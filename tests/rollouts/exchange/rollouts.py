@@ -22,7 +22,7 @@ SAID = [
     {"role": "user", "content": "O plays 1."},
     {"role": "assistant", "content": "<move>9</move>", "not_made": [{"name": "look", "arguments": {"at": 1}}]},
 ]
-TOKENS = {
+TOKENS: dict[str, list[Any]] = {
     "prompt": [1, 2, 3],
     "completion": [7, 8, 2, 5, 6, 9, 2],
     "mask": [1, 1, 1, 0, 0, 1, 1],
