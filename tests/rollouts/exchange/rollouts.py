@@ -15,7 +15,7 @@ from backend.runs.tables import Run
 from tests.factories import make_group, make_rollout, make_step
 
 STARTED = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
-SAID = [
+SAID: list[dict[str, Any]] = [
     {"role": "system", "content": "Play."},
     {"role": "user", "content": "Board? «ä» 你好"},
     {"role": "assistant", "content": "<move>4</move>", "reasoning": "The middle is best."},
