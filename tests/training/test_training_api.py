@@ -242,6 +242,26 @@ async def test_saved_state_continues_exactly_and_loads_like_any_adapter(client: 
     refused = await client.run("save_weights", model, path="two")
     assert "overwrite" in refused["error"]
 
+    address = f"/api/v1/training_runs/{model}/checkpoints"
+    [listed] = (await client.http.get(address)).json()["checkpoints"]
+    assert (listed["checkpoint_id"], listed["checkpoint_type"], listed["tinker_path"]) == (
+        "weights/two",
+        "training",
+        path,
+    )
+    assert (await client.http.delete(f"{address}/weights/two")).status_code == 204
+    assert (await client.http.delete(f"{address}/weights/two")).status_code == 422
+    assert (await client.http.get(address)).json() == {"checkpoints": []}
+
+
+async def test_a_client_that_closes_its_session_frees_its_models(client: ApiClient) -> None:
+    model = await client.create()
+    finish = f"sessions/{client.session}/finish"
+    await client.post(finish, {"reason": {"type": "success"}}, 204)
+    await client.post(finish, {"reason": {"type": "success"}}, 204)
+    assert model not in client.api.sessions.learner.models
+    await client.post("session_heartbeat", {"session_id": client.session}, 410)
+
 
 async def test_samples_depend_on_weights_and_seed_and_not_on_other_requests(client: ApiClient) -> None:
     model = await client.create(seed=3)

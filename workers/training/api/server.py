@@ -106,6 +106,9 @@ class TrainingApi:
         app.router.add_get("/api/v1/healthz", self._health)
         app.router.add_get("/api/v1/get_server_capabilities", self._capabilities)
         app.router.add_get("/api/v1/samplers/{sampler}", self._sampler)
+        app.router.add_post("/api/v1/sessions/{session}/finish", self._finish)
+        app.router.add_get("/api/v1/training_runs/{model}/checkpoints", self._list_weights)
+        app.router.add_delete("/api/v1/training_runs/{model}/checkpoints/{kind}/{name}", self._delete_weights)
         return app
 
     @web.middleware
@@ -325,6 +328,31 @@ class TrainingApi:
         sampler = request.match_info["sampler"]
         self.sessions.of_sampler(sampler)
         return _respond({"sampler_id": sampler, "base_model": self.name})
+
+    async def _finish(self, request: web.Request) -> web.StreamResponse:
+        """End a session that its client has closed. The reason that it states is not read."""
+        await self.sessions.end(request.match_info["session"])
+        return web.Response(status=204)
+
+    async def _list_weights(self, request: web.Request) -> web.StreamResponse:
+        kinds = {"weights": "training", "sampler_weights": "sampler"}
+        saved = await asyncio.to_thread(self.sessions.saved_weights, request.match_info["model"])
+        listed = [
+            {
+                "checkpoint_id": f"{each.kind}/{each.name}",
+                "checkpoint_type": kinds[each.kind],
+                "time": each.saved_at.isoformat(),
+                "tinker_path": f"tinker://{each.model_id}/{each.kind}/{each.name}",
+                "size_bytes": each.size,
+            }
+            for each in saved
+        ]
+        return _respond({"checkpoints": listed})
+
+    async def _delete_weights(self, request: web.Request) -> web.StreamResponse:
+        names = request.match_info
+        await self.sessions.delete_weights(f"tinker://{names['model']}/{names['kind']}/{names['name']}")
+        return web.Response(status=204)
 
     async def _sample(self, body: dict[str, object], _: web.Request) -> object:
         given = SampleRequest.model_validate(body)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
@@ -31,9 +32,9 @@ KEPT_SNAPSHOTS = 8
 SWEEP_SECONDS = 2.0
 GAP_SECONDS = 30.0
 """How long requests wait for a missing number, which the client never sent or which was refused."""
+_MODEL = re.compile(r"[0-9a-f]{32}:train:[0-9]{1,19}")
 _PATH = re.compile(
-    r"tinker://(?P<model>[0-9a-f]{32}:train:[0-9]{1,18})/(?P<kind>weights|sampler_weights)/"
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,99})"
+    rf"tinker://(?P<model>{_MODEL.pattern})/(?P<kind>weights|sampler_weights)/(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{{0,99}})"
 )
 
 logger = structlog.get_logger(__name__)
@@ -61,6 +62,17 @@ class Limits:
     """Tokens that one request may sample."""
     saved: int = 200
     """Named weights of a model, by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedWeights:
+    """Weights with a name, as clients list them."""
+
+    model_id: str
+    kind: str
+    name: str
+    size: int
+    saved_at: datetime
 
 
 @dataclass(eq=False)
@@ -194,6 +206,27 @@ class Sessions:
         folder = self.folder / match["model"].replace(":", "-") / match["kind"] / match["name"]
         read_shape(folder)
         return folder
+
+    def saved_weights(self, model_id: str) -> list[SavedWeights]:
+        """The named weights of a model, of this or an earlier session, oldest first."""
+        if not _MODEL.fullmatch(model_id):
+            raise BadRequest("this is no id of a model")
+        found = []
+        for kind in ("weights", "sampler_weights"):
+            for folder in (self.folder / model_id.replace(":", "-") / kind).glob("[A-Za-z0-9]*"):
+                size = sum(path.stat().st_size for path in folder.iterdir())
+                saved_at = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+                found.append(SavedWeights(model_id, kind, folder.name, size, saved_at))
+        return sorted(found, key=lambda each: each.saved_at)
+
+    async def delete_weights(self, path: str) -> None:
+        folder = self.folder_of(path)
+
+        def delete() -> None:
+            self.learner.detach(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+        await asyncio.get_running_loop().run_in_executor(self._thread, delete)
 
     def shape_of(self, path: str) -> LoraShape:
         return read_shape(self.folder_of(path))
@@ -384,8 +417,14 @@ class Sessions:
                         order.next_number = min(order.waiting)
                         self._release(order)
 
+    async def end(self, session_id: str) -> None:
+        """End a session that its client no longer needs; nothing happens if it has ended."""
+        if (session := self._sessions.get(session_id)) is not None:
+            await self._end(session)
+
     async def _end(self, session: ClientSession) -> None:
-        del self._sessions[session.id]
+        if self._sessions.pop(session.id, None) is None:
+            return
         gone = set(session.promises.values())
         self._queue = deque(promise for promise in self._queue if promise not in gone)
         for promise in gone:
