@@ -18,10 +18,11 @@ from workers.models.build import build_model, build_tokenizer
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
 from workers.policies.base import EpisodeStart, Turn
-from workers.rollouts.engine import policy_seed
+from workers.rollouts.engine import GroupPlan, policy_seed
 from workers.training.examples import TrainingExample
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep, Masked, Screened
 from workers.training.hardware import FLOAT32, Hardware
+from workers.training.ranks import ALONE, Ranks, play_together
 from workers.training.sft import SftRun, train_sft
 from workers.training.trl_grpo import train_grpo
 
@@ -117,6 +118,7 @@ class Outcome:
         screened: Screened = lambda *_: set(),
         is_told: bool = True,
         hardware: Hardware = FLOAT32,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.model, tokenizer = load_folder(start) if start else make_tiny()
         self.untrained = self.weights
@@ -134,7 +136,9 @@ class Outcome:
                 seed=3,
                 folder=folder,
                 save_every=2,
-                play=self.game.play,
+                play=lambda step, ordinals: play_together(ranks, step, plans_of(ordinals), self.play_plans),
+                play_plans=self.play_plans,
+                ranks=ranks,
                 on_step=self.take,
                 masked=masked,
                 screened=screened,
@@ -144,6 +148,9 @@ class Outcome:
             )
         )
 
+    def play_plans(self, step: int, plans: Sequence[GroupPlan]) -> list[Rollout]:
+        return self.game.play(step, [plan.ordinal for plan in plans])
+
     def take(self, step: GrpoStep) -> bool:
         self.steps.append(step)
         self.after_step(self, step)
@@ -152,6 +159,10 @@ class Outcome:
     @property
     def weights(self) -> torch.Tensor:
         return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
+
+
+def plans_of(ordinals: Sequence[int]) -> list[GroupPlan]:
+    return [GroupPlan(task_of(MANIFEST, Split.TRAIN, ordinal), ordinal, (0,)) for ordinal in ordinals]
 
 
 def batch_run(play: Callable[[int, Sequence[int]], list[Rollout]], choice: GrpoChoice, **fields: Any) -> GrpoRun:

@@ -22,6 +22,7 @@ from backend.review.judged_curves import choose_best
 from workers.models.load import ADAPTER, RECORD_FILE, load_folder, record_of
 from workers.training.assignment import BranchPoint
 from workers.training.heldout_evaluation import HeldoutEvaluation
+from workers.training.sharding import gathered_state
 
 COMPLETE = "complete"  # file in a trainer state that was written completely
 
@@ -94,11 +95,13 @@ class CheckpointStore:
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write safetensors, configuration, tokenizer and chat template. An adapter comes with the record of its base."""
     if (record := record_of(model)) is not None:
-        model.save_pretrained(str(folder), selected_adapters=[ADAPTER], save_embedding_layers=False)
+        model.save_pretrained(
+            str(folder), selected_adapters=[ADAPTER], save_embedding_layers=False, state_dict=gathered_state(model)
+        )
         (folder / "README.md").unlink(missing_ok=True)  # peft's template; an export writes its own model card
         (folder / RECORD_FILE).write_text(record.model_dump_json(indent=2))
     else:
-        model.save_pretrained(folder, safe_serialization=True)
+        model.save_pretrained(folder, safe_serialization=True, state_dict=gathered_state(model))
     tokenizer.save_pretrained(folder)
 
 
@@ -137,13 +140,16 @@ def reached_step(folder: Path, updates: int = 1) -> int:
     return int(state.name.removeprefix("checkpoint-")) // updates if state else 0
 
 
-def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_every: int) -> str | None:
+def take_over(
+    point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_every: int, is_sharded: bool = False
+) -> str | None:
     """Put the trainer state of the branch's step into `folder`, from which the trainer resumes.
 
     Without the source's complete state, the checkpoint's weights are used and the optimizer starts fresh. `save_every`:
     steps between two states, which the trainer reads from the state. Returns a description of the state, or None if the
     folder already has one.
     """
+    optimizer = "optimizer.bin" if is_sharded else "optimizer.pt"
     if newest_complete(folder) is not None:
         return None
     if point.step == 0:
@@ -154,7 +160,8 @@ def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_ever
     plan = states / "plans" / f"{point.step}.json"
     if plan.exists():
         shutil.copy(plan, folder / "plans" / plan.name)
-    if (states / target.name / COMPLETE).exists():
+    is_kept = (states / target.name / COMPLETE).exists()
+    if is_kept and (states / target.name / optimizer).exists():
         shutil.copytree(states / target.name, target)
         mark_complete(target)
         return "the trainer's whole state: weights, optimizer and random numbers"
@@ -172,4 +179,5 @@ def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_ever
     )
     state.save_to_json(str(target / "trainer_state.json"))
     mark_complete(target)
-    return "the checkpoint's weights; the optimizer starts fresh, because its state of that step was not kept"
+    reason = "is stored for another hardware.sharding" if is_kept else "of that step was not kept"
+    return f"the checkpoint's weights; the optimizer starts fresh, because its state {reason}"

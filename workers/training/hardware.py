@@ -14,6 +14,7 @@ from workers.models.load import ModelUnusable
 class Hardware:
     is_bf16: bool = False
     checkpoints_gradients: bool = False
+    is_sharded: bool = False
 
 
 FLOAT32 = Hardware()
@@ -38,7 +39,7 @@ def resolve_hardware(choice: HardwareChoice) -> Hardware:
     if choice.precision == "bf16" and torch.cuda.is_available() and not has_bf16:
         raise ModelUnusable("the GPU of this worker does not support bf16: choose hardware.precision=float32")
     is_bf16 = has_bf16 if choice.precision == "auto" else choice.precision == "bf16"
-    return Hardware(is_bf16, choice.gradient_checkpointing)
+    return Hardware(is_bf16, choice.gradient_checkpointing, choice.sharding == "fsdp2")
 
 
 def peak_memory_mb() -> float:

@@ -127,7 +127,8 @@ def run_stages(context: TrainingContext) -> None:
     configuration, recipe = context.configuration, context.configuration.recipe
     if point := context.assignment.branch:
         folder, every = context.assignment.folder / Stage.GRPO, configuration.checkpoints.every
-        if state := take_over(point, folder, configuration.grpo, save_every=every):
+        is_sharded = configuration.hardware.sharding != "none"
+        if state := take_over(point, folder, configuration.grpo, save_every=every, is_sharded=is_sharded):
             context.recorder.log(f"continues from step {point.step} of the source run, with {state}")
         with transaction() as session:
             start = session.get_one(Checkpoint, point.checkpoint_id if point.step == 0 else point.start_id)

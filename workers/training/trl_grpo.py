@@ -29,6 +29,7 @@ from workers.training.checkpoints import newest_complete
 from workers.training.examples import BrokenStep
 from workers.training.grpo_batch import STEP_PARTS, GrpoRun, GrpoStep, PlayedBatch, play_batch, rows_of
 from workers.training.ranks import play_for_leader
+from workers.training.sharding import gather_weights, shard_weights
 from workers.training.teacher import TEACHER_KL
 from workers.training.trl_base import StageListener, TimedTrainer, parts_of_step, shared_arguments, timed
 
@@ -69,6 +70,7 @@ def train_grpo(run: GrpoRun) -> None:
                 reward_funcs=rewards,
                 rollout_func=bridge.rollouts,
                 callbacks=[bridge],
+                is_sharded=run.hardware.is_sharded,
                 token_advantages=lambda: bridge.token_advantages,
             )
         trainer.remove_callback(PrinterCallback)
@@ -76,6 +78,7 @@ def train_grpo(run: GrpoRun) -> None:
             run.policy.sample_with(trainer.vllm_generation)
         newest = newest_complete(run.folder)
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+        gather_weights(run.model)
 
 
 def grpo_arguments(run: GrpoRun) -> GRPOConfig:
@@ -252,6 +255,7 @@ class _Bridge(StageListener[GrpoRun]):
             actual = [prompt[-1]["group"] for prompt in prompts]
             if actual != expected:
                 raise BrokenStep(f"step {step}: the trainer sampled groups {actual[:3]}…, expected {expected[:3]}…")
+            gather_weights(run.model)
             if not run.ranks.leads:
                 rows: dict[str, Any] = play_for_leader(run.ranks, run.play_plans)
             else:
@@ -260,6 +264,7 @@ class _Bridge(StageListener[GrpoRun]):
                 self._mean_tokens = sum(map(sum, whole["env_mask"])) / len(whole["env_mask"])
                 parts = [{name: values and values[share] for name, values in whole.items()} for share in shares]
                 rows = run.ranks.scatter(parts)
+            shard_weights(run.model)
         self.token_advantages = rows.pop("token_advantages")
         return rows
 
@@ -288,6 +293,7 @@ class _Bridge(StageListener[GrpoRun]):
         if state.global_step % run.choice.updates == 0:
             ratios = run.ranks.gather(self.trainer.ratios)
             self.trainer.ratios = (0.0, 0.0, 0.0)
+            gather_weights(run.model)
             if not run.ranks.decide(lambda: self._finish(step, ratios)):
                 control.should_save = control.should_training_stop = True
             self._updates = []

@@ -168,9 +168,13 @@ class HardwareChoice(Block):
     Try more `grpo.micro_batches` first."""
     processes: int = setting(1, ge=1, le=64)
     """Number of processes that train together, one per GPU of the worker. They share the groups of a step and the batch
-    of the warm-up evenly, so `grpo.tasks_per_step` and `sft.batch` must be divisible by it. Each holds the whole model
-    and has its own `concurrency` and `servers`. The first process runs the held-out evaluations. On a CPU only for
-    testing. Raise it if the worker has several GPUs."""
+    of the warm-up evenly, so `grpo.tasks_per_step` and `sft.batch` must be divisible by it. Each has its own
+    `concurrency` and `servers`. The first process runs the held-out evaluations. On a CPU only for testing. Raise it if
+    the worker has several GPUs."""
+    sharding: Literal["none", "fsdp2"] = setting("none")
+    """Several processes only. none: each process holds the whole model, its gradients and the optimizer state. fsdp2:
+    each holds only its part and the layer it works on while it learns, and the whole weights while it samples. Use
+    fsdp2 if a model does not fit into the memory of one GPU to train but does to sample; it is slower."""
 
 
 class VllmChoice(Block):
@@ -308,6 +312,11 @@ class TrainingConfiguration(Block):
         count = self.hardware.processes
         if count > 1 and self.engine != "transformers":
             found.append(f"Several processes need the engine transformers, not {self.engine}. Change one of the two.")
+        if self.hardware.sharding != "none":
+            if count == 1:
+                found.append("Sharding divides a model among several processes. Raise hardware.processes.")
+            if self.adapter.kind is AdapterKind.QLORA:
+                found.append("A 4-bit base cannot be sharded. Set adapter.kind=lora or hardware.sharding=none.")
         if self.recipe is Recipe.DISTILLATION:
             if missing := self.distillation.problem():
                 found.append(missing)
