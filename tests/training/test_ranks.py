@@ -164,9 +164,9 @@ def test_ratios_of_all_ranks_count_by_their_tokens() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_two_processes_talk_and_learn_with_shards_what_one_learns(tmp_path: Path) -> None:
-    """Episodes come back as they were, and what befell a follower is raised at the leader. Curves and weights with
-    FSDP2 are those of one process, also after a resume, for all weights and for an adapter."""
+def test_two_processes_talk_and_learn_what_one_learns(tmp_path: Path) -> None:
+    """Episodes come back as they were, and what befell a follower is raised at the leader. Curves and weights are those
+    of one process, for all weights, and for a sharded adapter, also after a resume."""
     model, tokenizer = make_tiny()
     save_model(model, tokenizer, tmp_path / "whole-start")
     save_model(

@@ -133,7 +133,7 @@ def main(folder: Path, port: str, number: int) -> None:
     ranks = join()
     lead(ranks) if ranks.leads else follow(ranks)
     for name in STARTS:
-        learned = learn(folder / name, folder / f"{name}-start", ranks, Hardware(is_sharded=True))
+        learned = learn(folder / name, folder / f"{name}-start", ranks, Hardware(is_sharded=name == "adapter"))
         if ranks.leads:
             (folder / f"{name}.json").write_text(json.dumps(learned))
     distributed.destroy_process_group()

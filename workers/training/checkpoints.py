@@ -1,6 +1,6 @@
 """Checkpoints of a training run in the artifact store, and the trainer's own states from which it resumes."""
 
-import os
+import errno
 import re
 import shutil
 import tempfile
@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerControl, TrainerState
 
 from backend.checkpoints.tables import Checkpoint
-from backend.core.artifacts import get_folder, put_folder
+from backend.core.artifacts import get_folder, put_folder, sync_folder
 from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.domain.training.configuration import Stage
@@ -25,6 +25,11 @@ from workers.training.heldout_evaluation import HeldoutEvaluation
 from workers.training.sharding import gathered_state
 
 COMPLETE = "complete"  # file in a trainer state that was written completely
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL_PHRASES = (
+    *("no space left on device", "disk quota exceeded", "file too large"),
+    *("inline_container", "pytorchstreamwriter"),  # torch's writer fails without the reason
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +120,27 @@ def replace_file(path: Path, text: str) -> None:
 
 def mark_complete(state: Path) -> None:
     """Sync all files of a trainer state and mark it complete. States without the mark are not used."""
-    for path in (*state.iterdir(), state):
-        if path == state:
-            (state / COMPLETE).touch()
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    sync_folder(state)
+    (state / COMPLETE).touch()
+    sync_folder(state)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether a file could not be written because of the disk, a quota or a limit of its size."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            return True
+        if any(phrase in str(error).lower() for phrase in FULL_PHRASES):  # safetensors has no error number
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def discard_incomplete(folder: Path) -> None:
+    """Delete trainer states that were not written completely. They only take space."""
+    for state in folder.glob("**/checkpoint-*"):
+        if not (state / COMPLETE).exists():
+            shutil.rmtree(state, ignore_errors=True)
 
 
 def newest_complete(folder: Path) -> Path | None:

@@ -26,9 +26,9 @@ def select_device(choice: HardwareChoice) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # noqa: TID251 - torch reads it when it first searches for a GPU
     elif choice.device == "cuda" and not torch.cuda.is_available():
         raise ModelUnusable("the run requires a GPU (hardware.device=cuda), and torch reaches none on this worker")
-    elif torch.cuda.is_available() and choice.processes > torch.cuda.device_count():
+    elif torch.cuda.is_available() and choice.processes_per_node > torch.cuda.device_count():
         raise ModelUnusable(
-            f"{choice.processes} processes need a GPU each (hardware.processes), and torch reaches "
+            f"{choice.processes_per_node} processes need a GPU each (hardware.processes), and torch reaches "
             f"{torch.cuda.device_count()} on this worker"
         )
 

@@ -26,6 +26,7 @@ from workers.training.context import Ended, TrainingContext, TrainingOutcome, Tr
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
 from workers.training.hardware import peak_memory_mb, resolve_hardware
+from workers.training.heartbeats import ACTIVITY
 from workers.training.ranks import Ranks, StageOrder, StageRun, leader_only
 from workers.training.sharding import gather_weights
 from workers.training.steering import WarmUpSteering
@@ -312,6 +313,7 @@ class _SftListener(StageListener[SftRun]):
         self.reported_at, self._reported_step = time.monotonic(), state.global_step
 
     def on_step_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
+        ACTIVITY.begin(f"learning in step {state.global_step + 1}")
         self.rate_factor = self.run.ranks.decide(lambda: self.run.rate_factor(state.global_step + 1))
 
     def on_step_end(self, _: object, state: TrainerState, control: TrainerControl, **__: object) -> TrainerControl:

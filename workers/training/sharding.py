@@ -6,6 +6,7 @@ the whole weights first and keep them until they learn again.
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import DistributedType
@@ -64,7 +65,7 @@ def gathered_state(model: torch.nn.Module) -> dict[str, torch.Tensor] | None:
 
 def load_weights(model: torch.nn.Module, folder: Path, *, reads: bool) -> None:
     """Distribute the safetensors in the folder of a state among all ranks. Only one rank `reads` them."""
-    state: dict[str, torch.Tensor] = {}
+    state: dict[str, Any] = {}
     if reads:
         for path in sorted(folder.glob("*.safetensors")):
             state |= load_file(path)
@@ -77,4 +78,4 @@ def load_weights(model: torch.nn.Module, folder: Path, *, reads: bool) -> None:
 def autocast(model: torch.nn.Module, device: str) -> None:
     """Compute matrix products in bf16, as accelerate does for models that are not sharded."""
     model._original_forward = model.forward
-    model.forward = convert_outputs_to_fp32(torch.autocast(device, torch.bfloat16)(model.forward))
+    model.forward = convert_outputs_to_fp32(torch.autocast(device, torch.bfloat16)(model.forward))  # type: ignore[assignment]

@@ -115,11 +115,11 @@ class TimedTrainer:
     _clip_grad_norm = timed("_clip_grad_norm", "optimiser")
     _save_checkpoint = timed("_save_checkpoint", "other")
 
-    def __init__(self, *, args: TrainingArguments, is_sharded: bool = False, **arguments: object) -> None:
+    def __init__(self, *, args: TrainingArguments, is_sharded: bool = False, **arguments: Any) -> None:
         self.is_sharded = is_sharded
         if is_sharded:
             sharding.shard(args)
-        super().__init__(args=args, **arguments)
+        super().__init__(args=args, **arguments)  # type: ignore[call-arg]
         is_cuda = self.accelerator.device.type == "cuda"  # type: ignore[attr-defined]
         self.clock = Clock(torch.cuda.synchronize if is_cuda else lambda: None)
 

@@ -28,6 +28,7 @@ from workers.models.load import unrounded
 from workers.training.checkpoints import newest_complete
 from workers.training.examples import BrokenStep
 from workers.training.grpo_batch import STEP_PARTS, GrpoRun, GrpoStep, PlayedBatch, play_batch, rows_of
+from workers.training.heartbeats import ACTIVITY
 from workers.training.ranks import play_for_leader
 from workers.training.sharding import gather_weights, shard_weights
 from workers.training.teacher import TEACHER_KL
@@ -129,7 +130,7 @@ class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
     temperature: float
     _calculate_rewards = timed("_calculate_rewards", "reward")
 
-    def __init__(self, *, token_advantages: Callable[[], list[list[float]] | None], **arguments: object) -> None:
+    def __init__(self, *, token_advantages: Callable[[], list[list[float]] | None], **arguments: Any) -> None:
         """`token_advantages`: for each rollout one value per token or none; None keeps TRL's own advantages."""
         super().__init__(**arguments)
         for model in (self.model, self.ref_model):
@@ -237,6 +238,7 @@ class _Bridge(StageListener[GrpoRun]):
         if state.global_step % run.choice.updates:
             return
         step = state.global_step // run.choice.updates + 1
+        ACTIVITY.begin(f"learning in step {step}")
         changed = run.controls.temperature
         planned = run.choice.temperature_at(step) if changed is None else changed
         self.rate_factor, temperature = run.ranks.decide(lambda: (run.controls.learning_rate_factor, planned))
