@@ -1,5 +1,6 @@
 """Settings of an installation, read once from the environment and `.env`. Product limits are not settings."""
 
+import re
 import secrets
 from functools import lru_cache
 from pathlib import Path
@@ -71,6 +72,14 @@ class Settings(BaseSettings):
     """Comma-separated content hashes that need no grant, or `none` to refuse all. Default: administrators' grants."""
     environments_gb: float = Field(default=20.0, gt=0)
     """Disk limit of packages' virtual environments on the env host. The least used are deleted first."""
+    nodes: int = Field(default=1, ge=1, le=64)
+    """Number of machines that can train one run together."""
+    node_rank: int = Field(default=0, ge=0)
+    """Number of this machine among them. Machine 0 runs the worker; the others run `workers.training.node`."""
+    nodes_address: str = ""
+    """`host:port` of machine 0, where its training processes listen for those of the others."""
+    nodes_wait: float = Field(default=600.0, gt=0)
+    """Seconds to wait at the start of a run until all machines have joined."""
     worker_name: str = ""
     """Name of the worker on the page **Workers**. Default: the host's name."""
     hung_seconds: float = Field(default=30.0, ge=5)
@@ -90,6 +99,14 @@ class Settings(BaseSettings):
     def _is_allow_list(cls, value: str) -> str:
         read_allowed_hosts(value)
         return value
+
+    @model_validator(mode="after")
+    def _has_place_among_nodes(self) -> "Settings":
+        if self.node_rank >= self.nodes:
+            raise ValueError(f"PROCTOR_NODE_RANK={self.node_rank} must be below PROCTOR_NODES={self.nodes}")
+        if self.nodes > 1 and not re.fullmatch(r"[\w.:\[\]-]+:\d{1,5}", self.nodes_address):
+            raise ValueError("PROCTOR_NODES_ADDRESS must be host:port of machine 0, such as node-0:29500")
+        return self
 
     @model_validator(mode="after")
     def _is_safe_in_production(self) -> "Settings":

@@ -87,7 +87,12 @@ def put_folder(folder: Path, key: str) -> int:
     if _is_local(filesystem):
         path, staging, former = Path(target), Path(f"{target}.partial"), Path(f"{target}.former")
         shutil.rmtree(staging, ignore_errors=True)
-        shutil.copytree(folder, staging)
+        try:
+            shutil.copytree(folder, staging)
+            sync_folder(staging)
+        except OSError:  # such as a full disk
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
         if path.exists():
             shutil.rmtree(former, ignore_errors=True)
             path.rename(former)
@@ -98,6 +103,16 @@ def put_folder(folder: Path, key: str) -> int:
             filesystem.rm(target, recursive=True)
         filesystem.put(str(folder).rstrip("/") + "/", target.rstrip("/") + "/", recursive=True)
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until all files of a folder are on the disk, so that a crash later leaves them whole."""
+    for path in (*folder.rglob("*"), folder):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def get_folder(key: str, target: Path) -> Path:

@@ -42,6 +42,10 @@ REACHES = {
     "allow_network": EVERYWHERE,
     "environments_gb": {"envhost"},
     "worker_name": WORKERS,
+    "nodes": WORKERS,
+    "node_rank": WORKERS,
+    "nodes_address": WORKERS,
+    "nodes_wait": WORKERS,
     "gguf_converter": WORKERS,
 }
 """By setting: the services that get the value from `.env`, and no others."""

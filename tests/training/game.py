@@ -19,11 +19,12 @@ from workers.models.build import build_model, build_tokenizer
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
 from workers.policies.base import EpisodeStart, Turn
-from workers.rollouts.engine import policy_seed
+from workers.rollouts.engine import GroupPlan, policy_seed
 from workers.training.ahead import SampleAhead, SampleOrder, load_trained
 from workers.training.examples import TrainingExample
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep, Masked, Screened
 from workers.training.hardware import FLOAT32, Hardware
+from workers.training.ranks import ALONE, Ranks, play_together
 from workers.training.sft import SftRun, train_sft
 from workers.training.trl_grpo import train_grpo
 
@@ -120,6 +121,7 @@ class Outcome:
         is_told: bool = True,
         hardware: Hardware = FLOAT32,
         before_play: Callable[[SampleOrder], None] = lambda _: None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """`before_play`: called in the thread that samples ahead, if `choice.staleness` is above 0."""
         self.model, tokenizer = load_folder(start) if start else make_tiny()
@@ -144,7 +146,7 @@ class Outcome:
 
             self.ahead = SampleAhead(choice=choice, folder=folder, plan=lambda _: [], play=play)
         with self.ahead or nullcontext():
-            self._train(tokenizer, folder, choice, masked, screened, hardware, is_told=is_told)
+            self._train(tokenizer, folder, choice, masked, screened, hardware, ranks, is_told=is_told)
 
     def _train(
         self,
@@ -154,10 +156,15 @@ class Outcome:
         masked: Masked,
         screened: Screened,
         hardware: Hardware,
+        ranks: Ranks,
         *,
         is_told: bool,
     ) -> None:
         ahead = self.ahead
+
+        def play(step: int, ordinals: Sequence[int]) -> list[Rollout]:
+            return play_together(ranks, step, plans_of(ordinals), self.play_plans)
+
         train_grpo(
             GrpoRun(
                 model=self.model,
@@ -167,8 +174,10 @@ class Outcome:
                 seed=3,
                 folder=folder,
                 save_every=2,
-                play=(lambda step, _: ahead.take(step)) if ahead else self.game.play,
+                play=(lambda step, _: ahead.take(step)) if ahead else play,
+                play_plans=self.play_plans,
                 ahead=ahead,
+                ranks=ranks,
                 on_step=self.take,
                 masked=masked,
                 screened=screened,
@@ -178,6 +187,9 @@ class Outcome:
             )
         )
 
+    def play_plans(self, step: int, plans: Sequence[GroupPlan]) -> list[Rollout]:
+        return self.game.play(step, [plan.ordinal for plan in plans])
+
     def take(self, step: GrpoStep) -> bool:
         self.steps.append(step)
         self.after_step(self, step)
@@ -186,6 +198,10 @@ class Outcome:
     @property
     def weights(self) -> torch.Tensor:
         return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
+
+
+def plans_of(ordinals: Sequence[int]) -> list[GroupPlan]:
+    return [GroupPlan(task_of(MANIFEST, Split.TRAIN, ordinal), ordinal, (0,)) for ordinal in ordinals]
 
 
 def batch_run(play: Callable[[int, Sequence[int]], list[Rollout]], choice: GrpoChoice, **fields: Any) -> GrpoRun:

@@ -101,6 +101,10 @@ def test_with_the_weights_alone_steps_and_schedule_continue(installation: None, 
     assert branch.steps[0].figures["learning_rate"] == pytest.approx(rate)
     played = [rollout.completion_token_ids for rollout in branch.steps[0].rollouts]
     assert played == [rollout.completion_token_ids for rollout in whole.steps[3].rollouts], "by the same weights"
+    kept = point_of(tmp_path / "elsewhere", 3, weights)
+    taken = take_over(kept, tmp_path / "sharded", CHOICE, save_every=1, is_sharded=True)
+    assert taken is not None
+    assert "another hardware.sharding" in taken
 
 
 def test_before_the_first_step_there_is_no_state(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Several processes for one run: how work is divided, what is refused, and what travels between them unchanged."""
 
 import json
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.rollouts.rollout import task_of
 from backend.domain.runs.capabilities import Capabilities, Gpu, OnlineWorker
+from backend.domain.training.adapter import AdapterChoice
 from backend.domain.training.configuration import HardwareChoice, TrainingConfiguration
 from backend.domain.training.preflight.static import Plan, Site, checks_at_once, impossible
 from backend.domain.vocabulary import CheckStatus, Queue, RunKind, Split
@@ -23,9 +25,11 @@ from backend.settings import PROJECT_ROOT
 from tests.factories import make_manifest, make_run
 from tests.training.game import MANIFEST, make_tiny
 from tests.training.test_hardware import grpo_run
-from workers.models.load import ModelUnusable
+from tests.training.two_ranks import STARTS, Learned, learn
+from workers.models.load import ModelUnusable, load_folder, start_from_base
 from workers.rollouts.engine import GroupPlan
 from workers.tasks.training import LAUNCHER, module_of
+from workers.training.checkpoints import save_model
 from workers.training.hardware import select_device
 from workers.training.launch import failure_message, write_configuration
 from workers.training.ranks import Ranks, StageOrder, fingerprint
@@ -74,6 +78,15 @@ def test_what_does_not_divide_is_refused_by_name(choices: dict[str, Any], named:
     assert len(told) == 1
     assert named in told[0]
     assert not configured(1, **choices).problems(scripts=["teacher"], levels=1)
+
+
+def test_what_cannot_be_sharded_is_refused() -> None:
+    sharded: dict[str, Any] = {"hardware": {"sharding": "fsdp2"}, "model": {"source": "base", "base": "some"}}
+    assert not configured(2, **sharded).problems(scripts=["teacher"], levels=1)
+    (told,) = configured(1, **sharded).problems(scripts=["teacher"], levels=1)
+    assert "Raise hardware.processes" in told
+    (told,) = configured(2, **sharded, adapter={"kind": "qlora"}).problems(scripts=["teacher"], levels=1)
+    assert "4-bit base cannot be sharded" in told
 
 
 def test_a_run_without_the_stage_need_not_divide_it() -> None:
@@ -154,15 +167,38 @@ def test_ratios_of_all_ranks_count_by_their_tokens() -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_talk(tmp_path: Path) -> None:
-    """Episodes come back as they were, and what befell a follower is raised at the leader."""
-    command = [sys.executable, "-m", "tests.training.two_ranks", str(tmp_path / "meeting")]
+@pytest.mark.filterwarnings("default")
+def test_two_processes_talk_and_learn_what_one_learns(tmp_path: Path) -> None:
+    """Episodes come back as they were, and what befell a follower is raised at the leader. Curves and weights are those
+    of one process, for all weights, and for a sharded adapter, also after a resume."""
+    model, tokenizer = make_tiny()
+    save_model(model, tokenizer, tmp_path / "whole-start")
+    save_model(
+        *start_from_base(str(tmp_path / "whole-start"), AdapterChoice(kind="lora", rank=4), seed=1),
+        tmp_path / "adapter-start",
+    )
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    command = [sys.executable, "-m", "tests.training.two_ranks", str(tmp_path), str(port)]
     with ExitStack() as stack:
         ranks = []
         for number in range(2):
             rank = subprocess.Popen([*command, str(number)], cwd=PROJECT_ROOT, stderr=subprocess.PIPE, text=True)
             ranks.append(stack.enter_context(rank))
             stack.callback(rank.kill)
+        alone = {name: learn(tmp_path / f"{name}-alone", tmp_path / f"{name}-start") for name in STARTS}
         for rank in ranks:
             _, told = rank.communicate(timeout=240)
             assert rank.returncode == 0, told
+    for name in STARTS:
+        together = Learned(*json.loads((tmp_path / f"{name}.json").read_text()))
+        for ours, theirs in zip(together.grpo + together.sft, alone[name].grpo + alone[name].sft, strict=True):
+            for curve in {"loss", "grad_norm", "entropy", "divergence"} & theirs.keys():
+                assert ours[curve] == pytest.approx(theirs[curve], rel=1e-3, abs=1e-5), (name, curve)
+        assert len(together.grpo) == 2
+        for checkpoint in ("grpo", "sft-1", "sft-2")[: 3 if together.sft else 1]:
+            one, two = (load_folder(tmp_path / folder / checkpoint)[0] for folder in (f"{name}-alone", name))
+            weights = dict(one.named_parameters())
+            for weight_name, weight in two.named_parameters():
+                assert weight.detach() == pytest.approx(weights[weight_name].detach(), abs=1e-3), (name, checkpoint)

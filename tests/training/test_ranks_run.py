@@ -1,11 +1,14 @@
-"""A whole run in two processes on the CPU, through the worker's job: it learns what one process learns, also when one
-of the two is killed on the way."""
+"""A whole run in two processes on the CPU, with shards on two nodes, through the worker's job: it learns what one
+process learns, also when one of the two is killed on the way."""
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -18,8 +21,9 @@ from sqlalchemy import select
 from backend.core.session import transaction
 from backend.domain.vocabulary import Phase, RunStatus
 from backend.rollouts.tables import Group, Rollout
-from backend.settings import get_settings
+from backend.settings import PROJECT_ROOT, get_settings
 from backend.training.tables import Alarm
+from tests.installation import forget_settings
 from tests.training.conftest import checkpoints_of, counts_of, points_of, run_of
 from workers.tasks.children import ChildFailed
 from workers.tasks.registry import JobContext
@@ -42,23 +46,39 @@ def carry_out(run_id: uuid.UUID, attempt: int) -> None:
     training_job(JobContext(job_id=uuid.uuid4(), run_id=run_id, arguments={}, attempt=attempt))
 
 
-def follower_of(run_id: uuid.UUID) -> int:
-    """Process id of the run's second rank."""
+@pytest.fixture
+def second_node(installation: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A node that joins runs of this one, on the same machine."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    for name, value in {"PROCTOR_NODES": "2", "PROCTOR_NODES_ADDRESS": address, "GLOO_SOCKET_IFNAME": "lo"}.items():
+        monkeypatch.setenv(name, value)
+    forget_settings()
+    environment = {**os.environ, "PROCTOR_NODE_RANK": "1"}  # noqa: TID251
+    node = subprocess.Popen([sys.executable, "-m", "workers.training.node"], cwd=PROJECT_ROOT, env=environment)
+    yield
+    node.terminate()
+    node.wait(60)
+
+
+def leader_of(run_id: uuid.UUID) -> int:
+    """Process id of the run's first rank."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it went meanwhile
             is_of_run = str(run_id).encode() in (folder / "cmdline").read_bytes()
-            if is_of_run and b"\0RANK=1\0" in (folder / "environ").read_bytes():
+            if is_of_run and b"\0RANK=0\0" in (folder / "environ").read_bytes():
                 return int(folder.name)
-    raise AssertionError("the second rank is not there")
+    raise AssertionError("the first rank is not there")
 
 
-def kill_follower(run_id: uuid.UUID) -> None:
+def kill_leader(run_id: uuid.UUID) -> None:
     """As soon as a state is saved from which the run can resume."""
     deadline = time.monotonic() + 500
     while (Phase.TRAIN, 1) not in counts_of(run_id):
         assert time.monotonic() < deadline, "the first step was not reached"
         time.sleep(0.02)
-    os.kill(follower_of(run_id), signal.SIGKILL)
+    os.kill(leader_of(run_id), signal.SIGKILL)
 
 
 def episodes_of(run_id: uuid.UUID) -> dict[tuple[Any, ...], tuple[Any, ...]]:
@@ -75,10 +95,12 @@ def episodes_of(run_id: uuid.UUID) -> dict[tuple[Any, ...], tuple[Any, ...]]:
         }
 
 
-def test_two_processes_learn_what_one_learns_also_when_one_is_killed(new_run: NewRun) -> None:
-    alone, together = new_run(**CHOICES), new_run(**CHOICES, hardware={"processes": 2})
+@pytest.mark.usefixtures("second_node")
+def test_two_nodes_learn_what_one_process_learns_also_when_one_is_killed(new_run: NewRun) -> None:
+    divided = {"processes": 2, "nodes": 2, "sharding": "fsdp2"}
+    alone, together = new_run(**CHOICES), new_run(**CHOICES, hardware=divided)
     assert train(alone).status is RunStatus.COMPLETED
-    killing = Thread(target=kill_follower, args=(together,))
+    killing = Thread(target=kill_leader, args=(together,))
     killing.start()
     with pytest.raises(ChildFailed, match="SIGKILL"):
         carry_out(together, 1)

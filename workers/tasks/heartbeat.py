@@ -117,6 +117,7 @@ def machine_capabilities(engines: dict[str, str]) -> dict[str, object]:
         "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
         "gpus": gpus,
         "engines": engines,
+        "nodes": get_settings().nodes,
     }
 
 

@@ -25,6 +25,8 @@ from backend.training.tables import Preflight
 from workers.storage.steering import AlarmDraft, clear_alarms, record_alarm
 from workers.tasks.children import child_error, must_run_child, run_child
 from workers.tasks.registry import JobContext
+from workers.training.assignment import training_folder
+from workers.training.heartbeats import read_signs, suspects
 
 MODULE = "workers.training.run"
 MODULES = {"unsloth": "workers.training.with_unsloth"}
@@ -172,6 +174,8 @@ class TrainingWatchdog:
             return
         self._is_stalled = True
         sentence = f"Nothing has happened for {silent:.0f} seconds.{usual}"
+        if waited_for := suspects(read_signs(training_folder(self.run_id))):
+            sentence += f" Other processes wait for {'; '.join(map(str, waited_for))}."
         action = self._raise_alarm(STALL, sentence)
         if action in {AlarmAction.PAUSE, AlarmAction.STOP}:
             reason = f"Alarm {STALL}: {sentence} Resume the run to continue from its last saved state."

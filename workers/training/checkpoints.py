@@ -1,6 +1,6 @@
 """Checkpoints of a training run in the artifact store, and the trainer's own states from which it resumes."""
 
-import os
+import errno
 import re
 import shutil
 import tempfile
@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerControl, TrainerState
 
 from backend.checkpoints.tables import Checkpoint
-from backend.core.artifacts import get_folder, put_folder
+from backend.core.artifacts import get_folder, put_folder, sync_folder
 from backend.core.events import announce, topic_of
 from backend.core.session import transaction
 from backend.domain.training.configuration import Stage
@@ -22,8 +22,14 @@ from backend.review.judged_curves import choose_best
 from workers.models.load import ADAPTER, RECORD_FILE, load_folder, record_of
 from workers.training.assignment import BranchPoint
 from workers.training.heldout_evaluation import HeldoutEvaluation
+from workers.training.sharding import gathered_state
 
 COMPLETE = "complete"  # file in a trainer state that was written completely
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL_PHRASES = (
+    *("no space left on device", "disk quota exceeded", "file too large"),
+    *("inline_container", "pytorchstreamwriter"),  # torch's writer fails without the reason
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +100,13 @@ class CheckpointStore:
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write safetensors, configuration, tokenizer and chat template. An adapter comes with the record of its base."""
     if (record := record_of(model)) is not None:
-        model.save_pretrained(str(folder), selected_adapters=[ADAPTER], save_embedding_layers=False)
+        model.save_pretrained(
+            str(folder), selected_adapters=[ADAPTER], save_embedding_layers=False, state_dict=gathered_state(model)
+        )
         (folder / "README.md").unlink(missing_ok=True)  # peft's template; an export writes its own model card
         (folder / RECORD_FILE).write_text(record.model_dump_json(indent=2))
     else:
-        model.save_pretrained(folder, safe_serialization=True)
+        model.save_pretrained(folder, safe_serialization=True, state_dict=gathered_state(model))
     tokenizer.save_pretrained(folder)
 
 
@@ -112,14 +120,27 @@ def replace_file(path: Path, text: str) -> None:
 
 def mark_complete(state: Path) -> None:
     """Sync all files of a trainer state and mark it complete. States without the mark are not used."""
-    for path in (*state.iterdir(), state):
-        if path == state:
-            (state / COMPLETE).touch()
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    sync_folder(state)
+    (state / COMPLETE).touch()
+    sync_folder(state)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether a file could not be written because of the disk, a quota or a limit of its size."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            return True
+        if any(phrase in str(error).lower() for phrase in FULL_PHRASES):  # safetensors has no error number
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def discard_incomplete(folder: Path) -> None:
+    """Delete trainer states that were not written completely. They only take space."""
+    for state in folder.glob("**/checkpoint-*"):
+        if not (state / COMPLETE).exists():
+            shutil.rmtree(state, ignore_errors=True)
 
 
 def newest_complete(folder: Path) -> Path | None:
@@ -137,13 +158,16 @@ def reached_step(folder: Path, updates: int = 1) -> int:
     return int(state.name.removeprefix("checkpoint-")) // updates if state else 0
 
 
-def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_every: int) -> str | None:
+def take_over(
+    point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_every: int, is_sharded: bool = False
+) -> str | None:
     """Put the trainer state of the branch's step into `folder`, from which the trainer resumes.
 
     Without the source's complete state, the checkpoint's weights are used and the optimizer starts fresh. `save_every`:
     steps between two states, which the trainer reads from the state. Returns a description of the state, or None if the
     folder already has one.
     """
+    optimizer = "optimizer.bin" if is_sharded else "optimizer.pt"
     if newest_complete(folder) is not None:
         return None
     if point.step == 0:
@@ -154,7 +178,8 @@ def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_ever
     plan = states / "plans" / f"{point.step}.json"
     if plan.exists():
         shutil.copy(plan, folder / "plans" / plan.name)
-    if (states / target.name / COMPLETE).exists():
+    is_kept = (states / target.name / COMPLETE).exists()
+    if is_kept and (states / target.name / optimizer).exists():
         # tasks and weights of batches sampled ahead belong to the source, which may play another version
         shutil.copytree(states / target.name, target, ignore=shutil.ignore_patterns("ahead*"))
         mark_complete(target)
@@ -173,4 +198,5 @@ def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_ever
     )
     state.save_to_json(str(target / "trainer_state.json"))
     mark_complete(target)
-    return "the checkpoint's weights; the optimizer starts fresh, because its state of that step was not kept"
+    reason = "is stored for another hardware.sharding" if is_kept else "of that step was not kept"
+    return f"the checkpoint's weights; the optimizer starts fresh, because its state {reason}"

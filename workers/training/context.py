@@ -24,6 +24,7 @@ from workers.training.assignment import Assignment
 from workers.training.checkpoints import CheckpointStore, replace_file
 from workers.training.curriculum import single_plans
 from workers.training.env_pool import EnvPool
+from workers.training.heartbeats import ACTIVITY
 from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
 from workers.training.ranks import ALONE, Ranks
 
@@ -136,14 +137,15 @@ class TrainingContext:
         policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, lockstep=True)
         self.recorder.progress(phase="held-out evaluation", done=0, total=len(plans))
         try:
-            rollouts = self.env_pool.play_in_lockstep(
-                plans,
-                policy,
-                phase=Phase.HELDOUT,
-                seed=self.configuration.seed,
-                training_step=at if is_stored else 0,
-                recorder=self.recorder if is_stored else None,
-            )
+            with ACTIVITY.during("playing held-out tasks"):
+                rollouts = self.env_pool.play_in_lockstep(
+                    plans,
+                    policy,
+                    phase=Phase.HELDOUT,
+                    seed=self.configuration.seed,
+                    training_step=at if is_stored else 0,
+                    recorder=self.recorder if is_stored else None,
+                )
         finally:
             self.env_pool.close_policy(policy)
         columns = [column.name for column in self.assignment.columns]

@@ -15,6 +15,7 @@ from workers.models.load import ModelUnusable
 class Hardware:
     is_bf16: bool = False
     checkpoints_gradients: bool = False
+    is_sharded: bool = False
 
 
 FLOAT32 = Hardware()
@@ -26,9 +27,9 @@ def select_device(choice: HardwareChoice) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # noqa: TID251 - torch reads it when it first searches for a GPU
     elif choice.device == "cuda" and not torch.cuda.is_available():
         raise ModelUnusable("the run requires a GPU (hardware.device=cuda), and torch reaches none on this worker")
-    elif torch.cuda.is_available() and choice.processes > torch.cuda.device_count():
+    elif torch.cuda.is_available() and choice.processes_per_node > torch.cuda.device_count():
         raise ModelUnusable(
-            f"{choice.processes} processes need a GPU each (hardware.processes), and torch reaches "
+            f"{choice.processes_per_node} processes need a GPU each (hardware.processes), and torch reaches "
             f"{torch.cuda.device_count()} on this worker"
         )
 
@@ -40,7 +41,7 @@ def resolve_hardware(choice: HardwareChoice) -> Hardware:
     if choice.precision == "bf16" and has_gpu and not has_bf16:
         raise ModelUnusable("the GPU of this worker does not support bf16: choose hardware.precision=float32")
     is_bf16 = has_bf16 and (has_gpu if choice.precision == "auto" else choice.precision == "bf16")
-    return Hardware(is_bf16, choice.gradient_checkpointing)
+    return Hardware(is_bf16, choice.gradient_checkpointing, choice.sharding == "fsdp2")
 
 
 def _cpu_multiplies_bf16() -> bool:

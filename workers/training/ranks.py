@@ -7,6 +7,7 @@ without a collective timing out.
 
 import hashlib
 import json
+import math
 import os
 import signal
 import threading
@@ -30,9 +31,10 @@ from backend.domain.rollouts.rollout import Rollout
 from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.examples import BrokenStep
 from workers.training.hardware import FLOAT32, Hardware
+from workers.training.heartbeats import ACTIVITY, LAUNCHER, REPORT_SECONDS, WAITING
+from workers.training.sharding import sharded_modules
 
 T = TypeVar("T")
-LAUNCHER = "RANKS_LAUNCHED_BY"  # environment variable with the launcher's process id
 STEP_PATIENCE = timedelta(minutes=30)  # timeout of gradients and everything else that the trainer exchanges
 PATIENCE = timedelta(days=7)
 """Timeout of followers while the leader plays held-out evaluations or collects examples. A dead leader is noticed
@@ -89,9 +91,10 @@ class Ranks:
 
     def receive(self, number: int = 0) -> Any:
         size = torch.zeros(1, dtype=torch.int64)
-        distributed.recv(size, number, group=self.group)
-        content = torch.empty(int(size), dtype=torch.uint8)
-        distributed.recv(content, number, group=self.group)
+        with ACTIVITY.during(f"{WAITING} for rank {number}"):
+            distributed.recv(size, number, group=self.group)
+            content = torch.empty(int(size), dtype=torch.uint8)
+            distributed.recv(content, number, group=self.group)
         return json.loads(content.numpy().tobytes())
 
 
@@ -114,13 +117,22 @@ def follow_leader(folder: Path) -> None:
 
     The leader may leave in the middle of a step with a recorded outcome. Followers would then wait for its gradients.
     """
+    _die_with_launcher()
+    _give_signs(folder, lambda: os._exit(0))
+
+
+def _give_signs(folder: Path, leave: Callable[[], None]) -> None:
+    """Report from a thread that this rank lives, until the leader leaves."""
 
     def watch() -> None:
+        reported_at = -math.inf
         while (folder / AT_WORK).exists():
+            if time.monotonic() - reported_at >= REPORT_SECONDS:
+                ACTIVITY.report(int(os.environ["RANK"]), folder)  # noqa: TID251 - set by the launcher
+                reported_at = time.monotonic()
             time.sleep(WATCH_SECONDS)
-        os._exit(0)
+        leave()
 
-    _die_with_launcher()
     threading.Thread(target=watch, name="sign", daemon=True).start()
 
 
@@ -129,6 +141,7 @@ def lead(folder: Path) -> Iterator[None]:
     """Remove the leader's sign from the run's folder at the end, so that its followers leave."""
     if distributed.is_torchelastic_launched():
         _die_with_launcher()
+        _give_signs(folder, lambda: None)
     try:
         yield
     finally:
@@ -183,7 +196,8 @@ def play_together(ranks: Ranks, step: int, plans: Sequence[GroupPlan], play: Pla
         return play(step, plans)
     parts = [list(plans[share]) for share in ranks.shares(len(plans))]  # whole groups
     ranks.scatter([{"play": _PLANS.dump_python(part, mode="json"), "step": step} for part in parts])
-    rollouts = play(step, parts[0])
+    with ACTIVITY.during(f"playing step {step}"):
+        rollouts = play(step, parts[0])
     nothing: dict[str, Any] = {}
     for answer in ranks.gather(nothing)[1:]:
         if "failed" in answer:
@@ -200,7 +214,8 @@ def play_for_leader(ranks: Ranks, play: PlayPlans) -> Any:
             return message
         answer: dict[str, object]
         try:
-            rollouts = play(message["step"], _PLANS.validate_python(message["play"]))
+            with ACTIVITY.during(f"playing step {message['step']}"):
+                rollouts = play(message["step"], _PLANS.validate_python(message["play"]))
             answer = {"rollouts": _ROLLOUTS.dump_python(rollouts, mode="json")}
         except TooManyFailures as error:
             answer = {"failed": str(error)}
@@ -214,7 +229,7 @@ def check_same_weights(ranks: Ranks, model: torch.nn.Module) -> None:
     """
     if ranks.count == 1:
         return
-    fingerprints = ranks.gather(fingerprint(model))
+    fingerprints = ranks.gather("" if sharded_modules(model) else fingerprint(model))  # shards differ
     apart = [number for number, each in enumerate(fingerprints) if each != fingerprints[0]]
     if apart:
         raise BrokenStep(f"the weights of rank {apart[0]} differ from those of rank 0")

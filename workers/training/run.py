@@ -49,7 +49,7 @@ from workers.rollouts.engine import TooManyFailures
 from workers.storage.recorder import RunRecorder
 from workers.storage.steering import AlarmDraft, mark_interventions_seen, read_requests, record_alarm
 from workers.training.assignment import Assignment, read_assignment, training_folder
-from workers.training.checkpoints import COMPLETE, take_over
+from workers.training.checkpoints import COMPLETE, discard_incomplete, is_disk_full, take_over
 from workers.training.context import Ended, TrainingContext, TrainingOutcome, TrainingStopped, UsedUp
 from workers.training.curriculum import single_plans
 from workers.training.dpo import run_dpo
@@ -107,6 +107,8 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
         message = f"{type(error).__name__}: {error}"
         if is_out_of_memory(error):
             outcome = out_of_memory(run_id, error)
+        elif is_disk_full(error):
+            outcome = disk_full(assignment.folder, error)
         elif should_retry(run_id, assignment.folder, error):
             recorder.log(f"crashed, and continues from its last saved state. {message}", "error")
             raise
@@ -124,7 +126,8 @@ def run_stages(context: TrainingContext) -> None:
     configuration, recipe = context.configuration, context.configuration.recipe
     if point := context.assignment.branch:
         folder, every = context.assignment.folder / Stage.GRPO, configuration.checkpoints.every
-        if state := take_over(point, folder, configuration.grpo, save_every=every):
+        is_sharded = configuration.hardware.sharding != "none"
+        if state := take_over(point, folder, configuration.grpo, save_every=every, is_sharded=is_sharded):
             context.recorder.log(f"continues from step {point.step} of the source run, with {state}")
         with transaction() as session:
             start = session.get_one(Checkpoint, point.checkpoint_id if point.step == 0 else point.start_id)
@@ -244,6 +247,18 @@ def out_of_memory(run_id: uuid.UUID, error: Exception) -> TrainingOutcome:
     record_alarm(run_id, AlarmDraft(kind.name, step, sentence, action, kind.name, step, {}))
     status = RunStatus.STOPPED if action is AlarmAction.STOP else RunStatus.PAUSED
     return TrainingOutcome(status, f"{sentence} {kind.advice}")
+
+
+def disk_full(folder: Path, error: Exception) -> TrainingOutcome:
+    """Pause the run, so that it continues when there is space again."""
+    discard_incomplete(folder)
+    free_mb = shutil.disk_usage(folder).free / 2**20
+    return TrainingOutcome(
+        RunStatus.PAUSED,
+        f"The disk is full or a quota is reached: {' '.join(str(error).split())[:300]}. {free_mb:,.0f} MB are free in"
+        " the data folder. Earlier checkpoints and the last saved state are intact. Prune checkpoints or free disk"
+        " space, and resume the run to continue from that state.",
+    )
 
 
 def finish(run_id: uuid.UUID, outcome: TrainingOutcome, summary: dict[str, object]) -> TrainingOutcome:

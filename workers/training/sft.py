@@ -26,7 +26,9 @@ from workers.training.context import Ended, TrainingContext, TrainingOutcome, Tr
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
 from workers.training.hardware import peak_memory_mb, resolve_hardware
+from workers.training.heartbeats import ACTIVITY
 from workers.training.ranks import Ranks, StageOrder, StageRun, leader_only
+from workers.training.sharding import gather_weights
 from workers.training.steering import WarmUpSteering
 from workers.training.trl_base import StageListener, TimedTrainer, parts_of_step, shared_arguments, timed
 
@@ -295,10 +297,12 @@ def train_sft(run: SftRun) -> None:
                 train_dataset=Dataset.from_dict(columns).select(order),
                 processing_class=run.tokenizer,
                 callbacks=[listener],
+                is_sharded=run.hardware.is_sharded,
             )
         trainer.remove_callback(PrinterCallback)
         newest = newest_complete(run.folder)
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+        gather_weights(run.model)
 
 
 class _SftListener(StageListener[SftRun]):
@@ -309,6 +313,7 @@ class _SftListener(StageListener[SftRun]):
         self.reported_at, self._reported_step = time.monotonic(), state.global_step
 
     def on_step_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
+        ACTIVITY.begin(f"learning in step {state.global_step + 1}")
         self.rate_factor = self.run.ranks.decide(lambda: self.run.rate_factor(state.global_step + 1))
 
     def on_step_end(self, _: object, state: TrainerState, control: TrainerControl, **__: object) -> TrainerControl:
@@ -334,6 +339,9 @@ class _SftListener(StageListener[SftRun]):
 
     def _report(self, step: int, figures: dict[str, float], control: TrainerControl) -> TrainerControl:
         began = time.monotonic()
+        every = self.run.choice.examine_every
+        if every and step % every == 0 and not figures:
+            gather_weights(self.run.model)  # the leader may save and evaluate them
         if not self.run.ranks.decide(lambda: self.run.on_step(step, figures)):
             control.should_save = control.should_training_stop = True
         self.reported_at += time.monotonic() - began  # the listener's time is not part of the steps

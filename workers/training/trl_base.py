@@ -9,11 +9,14 @@ from time import monotonic, perf_counter
 from typing import Any, Generic, TypeVar
 
 import torch
-from transformers import PreTrainedModel, TrainerCallback, TrainerState
+from accelerate.utils import save_fsdp_optimizer
+from transformers import PreTrainedModel, TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer import SCHEDULER_NAME
 
 from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.preferences import PreferenceChoice
 from backend.domain.training.warm_up import SftChoice
+from workers.training import sharding
 from workers.training.checkpoints import mark_complete
 from workers.training.hardware import Hardware
 from workers.training.ranks import StageRun, check_same_weights
@@ -112,10 +115,35 @@ class TimedTrainer:
     _clip_grad_norm = timed("_clip_grad_norm", "optimiser")
     _save_checkpoint = timed("_save_checkpoint", "other")
 
-    def __init__(self, **arguments: object) -> None:
-        super().__init__(**arguments)
+    def __init__(self, *, args: TrainingArguments, is_sharded: bool = False, **arguments: Any) -> None:
+        self.is_sharded = is_sharded
+        if is_sharded:
+            sharding.shard(args)
+        super().__init__(args=args, **arguments)  # type: ignore[call-arg]
         is_cuda = self.accelerator.device.type == "cuda"  # type: ignore[attr-defined]
         self.clock = Clock(torch.cuda.synchronize if is_cuda else lambda: None)
+
+    def _prepare_for_training(self, *arguments: object, **named: object) -> tuple[torch.nn.Module, object]:
+        prepared: tuple[torch.nn.Module, object] = super()._prepare_for_training(*arguments, **named)  # type: ignore[misc]
+        if self.is_sharded and self.args.bf16:  # type: ignore[attr-defined]
+            for model in filter(None, (prepared[0], getattr(self, "ref_model", None))):
+                sharding.autocast(model, self.accelerator.device.type)  # type: ignore[attr-defined]
+        return prepared
+
+    def _save_optimizer_and_scheduler(self, folder: str) -> None:
+        if not self.is_sharded:
+            super()._save_optimizer_and_scheduler(folder)  # type: ignore[misc]
+            return
+        # transformers would also write the weights a second time, as a pickle
+        save_fsdp_optimizer(self.accelerator.state.fsdp_plugin, self.accelerator, self.optimizer, self.model, folder)  # type: ignore[attr-defined]
+        if self.args.should_save:  # type: ignore[attr-defined]
+            torch.save(self.lr_scheduler.state_dict(), Path(folder) / SCHEDULER_NAME)  # type: ignore[attr-defined]
+
+    def _load_from_checkpoint(self, folder: str, model: torch.nn.Module | None = None) -> None:
+        if self.is_sharded:
+            sharding.load_weights(self.model, Path(folder), reads=self.args.process_index == 0)  # type: ignore[attr-defined]
+        else:
+            super()._load_from_checkpoint(folder, model)  # type: ignore[misc]
 
     def create_model_card(self, *_: object, **__: object) -> None:
         """Render no model card with each state: they are only for a resume."""

@@ -29,7 +29,9 @@ from workers.training.ahead import truncated_weights
 from workers.training.checkpoints import newest_complete
 from workers.training.examples import BrokenStep
 from workers.training.grpo_batch import STEP_PARTS, GrpoRun, GrpoStep, PlayedBatch, play_batch, rows_of
+from workers.training.heartbeats import ACTIVITY
 from workers.training.ranks import play_for_leader
+from workers.training.sharding import gather_weights, shard_weights
 from workers.training.teacher import TEACHER_KL
 from workers.training.trl_base import StageListener, TimedTrainer, parts_of_step, shared_arguments, timed
 
@@ -72,6 +74,7 @@ def train_grpo(run: GrpoRun) -> None:
                 reward_funcs=rewards,
                 rollout_func=bridge.rollouts,
                 callbacks=[bridge],
+                is_sharded=run.hardware.is_sharded,
                 token_advantages=lambda: bridge.token_advantages,
                 importance_limit=run.choice.importance_limit if run.ahead is not None else None,
             )
@@ -82,6 +85,7 @@ def train_grpo(run: GrpoRun) -> None:
         if newest is not None and run.ahead is not None:
             run.ahead.restore(newest)
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+        gather_weights(run.model)
 
 
 def grpo_arguments(run: GrpoRun) -> GRPOConfig:
@@ -137,7 +141,7 @@ class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
         *,
         token_advantages: Callable[[], list[list[float]] | None],
         importance_limit: float | None = None,
-        **arguments: object,
+        **arguments: Any,
     ) -> None:
         """`token_advantages`: for each rollout one value per token or none; None keeps TRL's own advantages.
 
@@ -271,6 +275,7 @@ class _Bridge(StageListener[GrpoRun]):
         if state.global_step % run.choice.updates:
             return
         step = state.global_step // run.choice.updates + 1
+        ACTIVITY.begin(f"learning in step {step}")
         changed = run.controls.temperature
 
         def temperature_of(step: int) -> float:
@@ -294,6 +299,7 @@ class _Bridge(StageListener[GrpoRun]):
             actual = [prompt[-1]["group"] for prompt in prompts]
             if actual != expected:
                 raise BrokenStep(f"step {step}: the trainer sampled groups {actual[:3]}…, expected {expected[:3]}…")
+            gather_weights(run.model)
             if not run.ranks.leads:
                 rows: dict[str, Any] = play_for_leader(run.ranks, run.play_plans)
             else:
@@ -302,6 +308,7 @@ class _Bridge(StageListener[GrpoRun]):
                 self._mean_tokens = sum(map(sum, whole["env_mask"])) / len(whole["env_mask"])
                 parts = [{name: values and values[share] for name, values in whole.items()} for share in shares]
                 rows = run.ranks.scatter(parts)
+            shard_weights(run.model)
         self.token_advantages = rows.pop("token_advantages")
         return rows
 
@@ -335,6 +342,7 @@ class _Bridge(StageListener[GrpoRun]):
         if state.global_step % run.choice.updates == 0:
             ratios = run.ranks.gather(self.trainer.ratios)
             self.trainer.ratios = NO_RATIOS
+            gather_weights(run.model)
             if not run.ranks.decide(lambda: self._finish(step, ratios)):
                 control.should_save = control.should_training_stop = True
             self._updates = []

@@ -37,6 +37,8 @@ class Capabilities(Described):
     """Number of GPUs that torch can use. Null until torch was probed."""
     bf16: bool | None = None
     """Whether the GPU supports bfloat16."""
+    nodes: int = 1
+    """Number of machines that train one run together under this worker."""
     artifacts: str | None = None
     """Id of the artifact store that it can read; empty if none. Null until it has reported."""
     launcher: str | None = None

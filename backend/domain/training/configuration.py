@@ -170,9 +170,23 @@ class HardwareChoice(Block):
     Try more `grpo.micro_batches` first."""
     processes: int = setting(1, ge=1, le=64)
     """Number of processes that train together, one per GPU of the worker. They share the groups of a step and the batch
-    of the warm-up evenly, so `grpo.tasks_per_step` and `sft.batch` must be divisible by it. Each holds the whole model
-    and has its own `concurrency` and `servers`. The first process runs the held-out evaluations. On a CPU only for
-    testing. Raise it if the worker has several GPUs."""
+    of the warm-up evenly, so `grpo.tasks_per_step` and `sft.batch` must be divisible by it. Each has its own
+    `concurrency` and `servers`. The first process runs the held-out evaluations. On a CPU only for testing. Raise it if
+    the worker has several GPUs."""
+    nodes: int = setting(1, ge=1, le=64)
+    """Number of machines over which the processes are divided evenly. More than one needs a worker that leads such a
+    group, with a shared data folder. Use it if one machine has too few GPUs."""
+    rank_timeout: int = setting(300, "Rank timeout", ge=2, le=86_400)
+    """Several processes only: seconds without a sign of life after which a process counts as hung. The attempt then
+    ends, names the process, and the run continues from its last saved state. Raise it if the shared folder is slow."""
+    sharding: Literal["none", "fsdp2"] = setting("none")
+    """Several processes only. none: each process holds the whole model, its gradients and the optimizer state. fsdp2:
+    each holds only its part and the layer it works on while it learns, and the whole weights while it samples. Use
+    fsdp2 if a model does not fit into the memory of one GPU to train but does to sample; it is slower."""
+
+    @property
+    def processes_per_node(self) -> int:
+        return max(1, self.processes // self.nodes)
 
 
 class VllmChoice(Block):
@@ -326,6 +340,16 @@ class TrainingConfiguration(Block):
                 found.append(f"{where} hardware.processes=1: the second process samples.")
             if self.recipe is Recipe.DISTILLATION:
                 found.append("Distillation scores episodes of the latest policy. Set grpo.staleness=0.")
+        if count % self.hardware.nodes:
+            found.append(
+                f"{count} processes cannot be divided among {self.hardware.nodes} nodes. Set hardware.processes to a "
+                "multiple of hardware.nodes."
+            )
+        if self.hardware.sharding != "none":
+            if count == 1:
+                found.append("Sharding divides a model among several processes. Raise hardware.processes.")
+            if self.adapter.kind is AdapterKind.QLORA:
+                found.append("A 4-bit base cannot be sharded. Set adapter.kind=lora or hardware.sharding=none.")
         if self.recipe is Recipe.DISTILLATION:
             if missing := self.distillation.problem():
                 found.append(missing)

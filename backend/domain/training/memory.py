@@ -38,6 +38,8 @@ class Load:
     """Gradient checkpointing: only the input of each layer is stored, and one layer at a time is recomputed."""
     samples_ahead: bool = False
     """A second process holds a copy of the weights to sample from."""
+    shards: int = 1
+    """Processes that divide weights, gradients and optimizer state. Each still holds the whole weights to sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,10 @@ def estimate_memory(model: ModelMeasures, load: Load) -> MemoryEstimate:
     layers = model.layers * model.width + a_layer if load.is_recomputed else model.layers * a_layer
     a_token = layers + 3 * model.vocabulary  # the logits, their log probabilities, and their gradient
     return MemoryEstimate(
-        weights=weights,
-        reference=weights if load.has_reference else 0.0,
-        gradients=float(load.trained * 4),
-        optimiser=float(load.trained * 8),  # AdamW keeps two fp32 numbers for each trained weight
+        weights=weights if load.shards == 1 else weights + weights / load.shards,
+        reference=weights / load.shards if load.has_reference else 0.0,
+        gradients=load.trained * 4 / load.shards,
+        optimiser=load.trained * 8 / load.shards,  # AdamW keeps two fp32 numbers for each trained weight
         activations=load.rows * load.tokens * a_token * FLOAT_BYTES,
         cache=float(load.sampled_rows * load.tokens * model.layers * 2 * model.key_value_width * FLOAT_BYTES),
         sampler=weights if load.samples_ahead else 0.0,

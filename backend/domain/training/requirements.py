@@ -13,7 +13,9 @@ from backend.domain.vocabulary import ExportForm
 
 def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
     found = [need for (field, value), need in NEEDS.items() if attrgetter(field)(configuration) == value]
-    count = configuration.hardware.processes
+    nodes, count = configuration.hardware.nodes, configuration.hardware.processes_per_node
+    if nodes > 1:
+        found.append(Requirement(f"{nodes} nodes", lambda offer: offer.can.nodes >= nodes))
     if count > 1 and configuration.hardware.device != "cpu":
         found.append(Requirement(f"{count} GPUs", lambda offer: not offer.can.has_cuda or offer.can.gpu_count >= count))
     return found

@@ -196,12 +196,18 @@ def _workers(plan: Plan) -> Iterator[PreflightFinding]:
 def impossible(configuration: TrainingConfiguration, offers: Sequence[OnlineWorker]) -> list[PreflightFinding]:
     """Settings that no worker supports."""
     findings: list[PreflightFinding] = []
-    count, most = configuration.hardware.processes, _most_gpus(configuration, offers)
+    nodes, count = configuration.hardware.nodes, configuration.hardware.processes_per_node
+    most = _most_gpus(configuration, offers)
     if most and count > most:
         gpus = "1 GPU" if most == 1 else f"{most} GPUs"
         sentence = f"{count} processes need a GPU each; the largest worker has {gpus}."
-        advice = f"Set hardware.processes to {most} or less."
+        advice = f"Set hardware.processes to {most * nodes} or less."
         findings.append(problem("processes", sentence, advice, field="hardware.processes"))
+    led = max((offer.can.nodes for offer in offers if offer.takes(configuration.engine)), default=nodes)
+    if nodes > led:
+        sentence = f"The run needs {nodes} nodes; the largest group of an online worker has {led}."
+        advice = "Lower hardware.nodes, or start a group of nodes as docs/deploy.md describes (PROCTOR_NODES)."
+        findings.append(problem("nodes", sentence, advice, field="hardware.nodes"))
     for (field, value), reason in not_offered(offers).items():
         if attrgetter(field)(configuration) == value:
             advice = "Choose another value, or start such a worker."
@@ -281,6 +287,7 @@ def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int) 
         ),
         is_recomputed=configuration.hardware.gradient_checkpointing,
         samples_ahead=configuration.samples_ahead,
+        shards=configuration.hardware.processes if configuration.hardware.sharding != "none" else 1,
     )
 
 
