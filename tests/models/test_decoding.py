@@ -24,7 +24,7 @@ def adapted(tmp_path: Path) -> tuple[Any, Any]:
 
 
 def counted(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Shapes of what the model is fed from now on."""
+    """Shapes of the tokens that the model gets from now on."""
     shapes: list[tuple[int, int]] = []
     plain = model.forward
 

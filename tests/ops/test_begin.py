@@ -1,4 +1,4 @@
-"""What a separate process of a worker starts with."""
+"""Variables of a worker's separate processes."""
 
 import os
 import subprocess

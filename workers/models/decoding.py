@@ -12,12 +12,14 @@ from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 ROOM = 64
-"""Tokens for which a cache makes room at once. To append each token anew took a fifth of a step's time."""
+"""Tokens for which a cache makes room at once. To copy the whole cache for each token took a fifth of a step's time."""
 
 
-class GrowingLayer(DynamicLayer):
+class GrowingLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values of one layer, appended to a buffer with room for more. Both views are [B, H, T, D]."""
 
+    keys: torch.Tensor
+    values: torch.Tensor
     _buffers: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def update(
@@ -59,8 +61,8 @@ class DecodingWeights:
     """The weights of linear layers as sampling multiplies them: rounded to bf16 with `is_bf16`, which training does at
     each product; otherwise with the adapter merged into a base in float32.
 
-    An adapter is not merged in bf16: rounded together, the weights would be others than those that training multiplies.
-    They are made anew only after the model's own weights have changed. They take their memory a second time, so there
+    An adapter is not merged in bf16: rounded together, the weights would differ from the ones that training multiplies.
+    They are made again only after the model's own weights have changed. They take their memory a second time, so there
     are none on a GPU, where both cost little.
     """
 
@@ -88,8 +90,8 @@ class DecodingWeights:
         self._refresh()
         own = {layer: layer.weight for layer in self._layers}
         try:
-            for layer, weight in self._made.items():
-                layer.weight = weight
+            for layer, made in self._made.items():
+                layer.weight = made
                 if adapted := self._adapted.get(layer):
                     adapted.merged_adapters.extend(adapted.active_adapters)
             yield
@@ -107,9 +109,9 @@ class DecodingWeights:
             return
         with torch.no_grad():
             for layer in self._layers:
-                weight = layer.weight.detach()
+                made: torch.Tensor = layer.weight.detach()
                 if adapted := self._adapted.get(layer):
-                    weight = weight + sum(adapted.get_delta_weight(name) for name in adapted.active_adapters)
-                weight = weight.to(torch.bfloat16 if self._is_bf16 else torch.float32)
-                self._made[layer] = torch.nn.Parameter(weight, requires_grad=False)
+                    made = made + sum(adapted.get_delta_weight(name) for name in adapted.active_adapters)
+                made = made.to(torch.bfloat16 if self._is_bf16 else torch.float32)
+                self._made[layer] = torch.nn.Parameter(made, requires_grad=False)
         self._made_from = made_from
