@@ -1,5 +1,5 @@
-"""A full disk at a checkpoint: the error says so, and nothing that was stored is lost. A limit of the size of files
-stands for the disk."""
+"""A full disk at a checkpoint: the error names it, and nothing that was stored is lost. A limit of the size of files
+represents the disk."""
 
 import resource
 import uuid
