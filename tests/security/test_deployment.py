@@ -54,13 +54,14 @@ FIXED = {"stage", "data", "runtime_python", "database_url", "redis_url", "envhos
 VALUE = "a-value-that-only-this-test-uses"
 
 
-def configured(tmp_path: Path, **variables: str) -> dict[str, Any]:
+def configured(tmp_path: Path, *more: Path, **variables: str) -> dict[str, Any]:
     """Return the services as `docker-compose config` resolves them with these lines in `.env`."""
     if not shutil.which("docker-compose"):
         pytest.skip("docker-compose is not installed")
     lines = dict.fromkeys(REQUIRED, "placeholder") | variables
     (tmp_path / ".env").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    command = ["docker-compose", "--env-file", str(tmp_path / ".env"), "-f", str(COMPOSE), "config"]
+    files = [argument for file in (COMPOSE, *more) for argument in ("-f", str(file))]
+    command = ["docker-compose", "--env-file", str(tmp_path / ".env"), *files, "config"]
     done = subprocess.run(
         command, capture_output=True, text=True, env={"PATH": os.defpath + ":/usr/local/bin"}, check=True
     )
@@ -130,6 +131,19 @@ def test_the_env_host_shares_no_network_and_no_volume_with_the_database(tmp_path
     assert resolved["networks"]["services"]["internal"]
     assert resolved["networks"]["environments"]["internal"]
     assert list(services["postgres"]["networks"]) == list(services["redis"]["networks"]) == ["services"]
+
+
+def test_a_cluster_reaches_the_services_at_one_address_only(tmp_path: Path) -> None:
+    cluster = PROJECT_ROOT / "deploy" / "compose.cluster.yml"
+    services = configured(tmp_path, cluster, PROCTOR_CLUSTER_BIND="10.0.0.5")["services"]
+
+    ports = {name: service["ports"] for name, service in services.items() if service.get("ports") and name != "api"}
+    assert ports == {
+        "postgres": ["10.0.0.5:5432:5432/tcp"],
+        "redis": ["10.0.0.5:6379:6379/tcp"],
+        "envhost": ["10.0.0.5:8010:8010/tcp"],
+    }
+    assert not set(services["envhost"]["networks"]) & set(services["postgres"]["networks"])
 
 
 def test_every_service_is_confined(tmp_path: Path) -> None:

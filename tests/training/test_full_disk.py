@@ -1,5 +1,5 @@
-"""A full disk at a checkpoint gets a clear error, and nothing that was stored is lost. A limit on the size of files
-plays the full disk."""
+"""A full disk at a checkpoint: the error names it, and nothing that was stored is lost. A limit of the size of files
+represents the disk."""
 
 import resource
 import uuid

@@ -33,7 +33,7 @@ class Sign:
 
 
 class Activity:
-    """The current activity of this rank, as its main thread reports it."""
+    """The current activity of this rank, reported by its main thread."""
 
     def __init__(self) -> None:
         self._doing, self._since = "starting", time.monotonic()
@@ -78,7 +78,7 @@ def read_signs(folder: Path) -> list[Sign]:
 
 
 def suspects(signs: list[Sign]) -> list[Sign]:
-    """Return the ranks that the others wait for: the busy ones, if some ranks wait."""
+    """Return the ranks that others wait for: all that are busy while some wait."""
     busy = [sign for sign in signs if not sign.doing.startswith(WAITING)]
     return busy if len(busy) < len(signs) else []
 

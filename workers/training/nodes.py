@@ -31,7 +31,7 @@ class Call:
 
 
 def call_file(settings: Settings) -> Path:
-    """The file of a group's current call. The address of node 0 identifies a group."""
+    """The file of a group's current call. Groups differ in the address of their node 0."""
     return settings.data / "nodes" / settings.nodes_address.translate(str.maketrans(":[]", "___")) / "call.json"
 
 

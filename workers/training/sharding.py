@@ -77,6 +77,5 @@ def load_weights(model: torch.nn.Module, folder: Path, *, reads: bool) -> None:
 
 def autocast(model: torch.nn.Module, device: str) -> None:
     """Compute matrix products in bf16, as accelerate does for models that are not sharded."""
-    plain = model.forward
-    model._original_forward = plain  # type: ignore[assignment]
-    vars(model)["forward"] = convert_outputs_to_fp32(torch.autocast(device, torch.bfloat16)(plain))
+    model._original_forward = model.forward  # type: ignore[assignment]
+    model.forward = convert_outputs_to_fp32(torch.autocast(device, torch.bfloat16)(model.forward))
