@@ -171,7 +171,7 @@ async def test_a_loop_at_the_client_lowers_the_loss_and_raises_the_reward(client
 @pytest.mark.parametrize("loss", ["cross_entropy", "importance_sampling", "ppo"])
 def test_gradients_are_those_of_torch(learner: Learner, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also over several batches, whose sequences have other lengths."""
-    monkeypatch.setattr(learners, "BATCH_TOKENS", 12)
+    monkeypatch.setattr(learners, "BATCH_LOGITS", 12 * learner.vocabulary)
     random = np.random.default_rng(0)
     data, arrays = [], ("weights",) if loss == "cross_entropy" else ("logprobs", "advantages")
     for length in (5, 9, 3, 7):
@@ -290,6 +290,21 @@ async def test_samples_depend_on_weights_and_seed_and_not_on_other_requests(clie
     body = {"sampling_session_id": first, "seq_id": 22, "prompt": chunks(PROMPT), "prompt_logprobs": True}
     scored = await client.result(await client.post("asample", body | {"prompt_logprobs_last_n": 2}))
     assert [value is None for value in scored["prompt_logprobs"]] == [True, True, False, False]
+
+
+async def test_a_canceled_sample_ends(client: ApiClient) -> None:
+    base = {"session_id": client.session, "sampling_session_seq_id": 1, "base_model": "tiny"}
+    sampler = (await client.post("create_sampling_session", base))["sampling_session_id"]
+    body = {"sampling_session_id": sampler, "prompt": chunks(PROMPT), "num_samples": 64}
+    params = {"max_tokens": 60, "stop": []}
+    first, second = [
+        await client.post("asample", {**body, "seq_id": number, "sampling_params": params}) for number in range(2)
+    ]
+    for promise in (second, first):
+        await client.post("cancel_future", {"request_id": promise["request_id"]}, 204)
+    assert "canceled" in (await client.result(second))["error"]
+    shortened = await client.result(first)
+    assert "error" in shortened or len(shortened["sequences"][0]["tokens"]) < 60
 
 
 async def test_requests_run_in_the_order_of_their_numbers_and_a_repeated_one_once(client: ApiClient) -> None:

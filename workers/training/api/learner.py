@@ -36,8 +36,8 @@ from workers.training.api.wire import (
 
 ALPHA = 32
 """Scale of every adapter, whatever its rank; Tinker's clients choose learning rates for it."""
-BATCH_TOKENS = 8192
-"""Tokens of a batch with its padding; more are divided into several, which changes no gradient."""
+BATCH_LOGITS = 1 << 28
+"""Logits of a batch with its padding; larger ones are divided into several, which changes no gradient."""
 ATTACHED = 4
 """Saved weights that are kept in memory to sample from."""
 FREE_BYTES = 1 << 30
@@ -113,7 +113,7 @@ class Learner:
         total = 0.0
         is_complete = False
         try:
-            for places in _batches([len(datum.tokens) for datum in request.data]):
+            for places in _batches([len(datum.tokens) for datum in request.data], BATCH_LOGITS // self.vocabulary):
                 batch = [request.data[place] for place in places]
                 with torch.set_grad_enabled(not request.is_forward_only):
                     own = self._target_logprobs(batch)
@@ -214,9 +214,16 @@ class Learner:
         return shape
 
     def sample(
-        self, folder: Path | None, requests: Sequence[SampleRequest], seeds: Sequence[int]
+        self,
+        folder: Path | None,
+        requests: Sequence[SampleRequest],
+        seeds: Sequence[int],
+        is_over: Callable[[int], bool] = lambda _: False,
     ) -> list[SampleResult]:
-        """Sample from saved weights, or from the base. All requests have the same temperature, top_k and top_p."""
+        """Sample from saved weights, or from the base. All requests have the same temperature, top_k and top_p.
+
+        `is_over`: whether a request, by its place, is no longer needed.
+        """
         params = requests[0].sampling_params
         end = -1 if params.stop == [] else self.tokenizer.eos_token_id
         results = [SampleResult() for _ in requests]
@@ -243,11 +250,11 @@ class Learner:
             stops = [_Stops(self.tokenizer, requests[place]) for place, _, _ in rows]
 
             def watch(_: int, tokens: Sequence[int], __: Sequence[float]) -> list[int]:
-                return [place for place, stop in enumerate(stops) if stop.ends(tokens[place])]
+                over = [is_over(place) for place in range(len(requests))]
+                return [row for row, stop in enumerate(stops) if stop.ends(tokens[row]) or over[rows[row][0]]]
 
             limits = [limit for _, _, limit in rows]
-            is_watched = any(stop.tokens or stop.texts for stop in stops)
-            sampled = sampler.sample([row for _, row, _ in rows], limits, watch if is_watched else None)
+            sampled = sampler.sample([row for _, row, _ in rows], limits, watch)
         for (place, _, limit), stop, each in zip(rows, stops, sampled, strict=True):
             has_ended = each.tokens[-1] == end or stop.has_ended
             is_cut = len(each.tokens) >= limit and not has_ended
@@ -432,12 +439,12 @@ def _layers_of(model: PreTrainedModel) -> dict[str, list[str]]:
     return layers
 
 
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Divide sequences of similar length into batches with a bounded number of tokens."""
+def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Divide sequences of similar length into batches of at most this number of tokens, or of one sequence."""
     places = sorted(range(len(lengths)), key=lambda place: lengths[place])
     batch: list[int] = []
     for place in places:
-        if batch and lengths[place] * (len(batch) + 1) > BATCH_TOKENS:
+        if batch and lengths[place] * (len(batch) + 1) > most:
             yield batch
             batch = []
         batch.append(place)

@@ -162,6 +162,8 @@ class Sessions:
         self._tasks = [asyncio.create_task(self._work()), asyncio.create_task(self._sweep())]
 
     async def close(self) -> None:
+        for promise in self._unfinished:
+            promise.is_canceled = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -290,7 +292,7 @@ class Sessions:
         return request_id
 
     def cancel(self, request_id: str) -> None:
-        """Drop a request that has not begun."""
+        """Drop a request that has not begun, or end its samples at the next token."""
         self.promise(request_id).is_canceled = True
 
     def unload(self, session: ClientSession, model_id: str) -> str:
@@ -380,13 +382,12 @@ class Sessions:
         try:
             if (work := batch[0].work) is not None:
                 return [_failure("the request was canceled", "user") if batch[0].is_canceled else work()]
-            wanted = [(each, each.sample) for each in batch if not each.is_canceled and each.sample is not None]
+            wanted = [(each, own) for each in batch if not each.is_canceled and (own := each.sample) is not None]
             results: dict[Promise, SampleResult] = {}
             if wanted:
                 folder = self._sampler_folder(wanted[0][1].sampling_session_id)
-                sampled = self.learner.sample(
-                    folder, [sample for _, sample in wanted], [each.seed for each, _ in wanted]
-                )
+                samples, seeds = [sample for _, sample in wanted], [each.seed for each, _ in wanted]
+                sampled = self.learner.sample(folder, samples, seeds, lambda place: wanted[place][0].is_canceled)
                 results = {each: result for (each, _), result in zip(wanted, sampled, strict=True)}
             return [results.get(each, _failure("the request was canceled", "user")) for each in batch]
         except ValidationError as error:
@@ -428,6 +429,7 @@ class Sessions:
         gone = set(session.promises.values())
         self._queue = deque(promise for promise in self._queue if promise not in gone)
         for promise in gone:
+            promise.is_canceled = True
             self._finish(promise, _failure("the session has expired", "user"))
 
         def remove() -> None:
