@@ -15,12 +15,13 @@ from backend.domain.detectors.examples import MAX_PROMPT, Example, calls_in
 from backend.domain.detectors.run_view import RolloutRow, parse_python
 
 _REQUEST = re.compile(
-    r"\b(?:function|method)\s+(?:named|called)\s+[`'\"*]*(?P<named>[A-Za-z_]\w*)"
-    r"|\b(?:function|method)\s+`(?P<quoted>[A-Za-z_]\w*)"
-    r"|^[ \t>.`]*(?:async\s+)?def\s+(?P<defined>[A-Za-z_]\w*)\s*\("
-    r"|^[ \t`]*(?P<tested>(?:assert|>>>)\s[^\n]*)",
+    r"\b(?:function|method) (?:named|called)\s+[`'\"*]*(?P<named>[A-Za-z_]\w*)"
+    r"|\b(?:function|method) `(?P<quoted>[A-Za-z_]\w*)"
+    r"|^[ \t>.`]*(?:async )?def (?P<defined>[A-Za-z_]\w*)\s*\("
+    r"|^[ \t`]*(?P<tested>(?:assert|>>>) [^\n]*)",
     re.MULTILINE,
 )
+_REQUEST_WORDS = ("function ", "method ", "def ", "assert ", ">>>")
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _DYNAMIC = {"eval", "exec", "locals", "vars", "globals", "input", "print", "open", "write", "readline", "read"}
 """Calls by which a function may use its parameters or answer in a way that its syntax does not show."""
@@ -49,6 +50,8 @@ def fit_to_task(row: RolloutRow, instructions: str = "") -> TaskFit | None:
     if len(row.replies) != 1:
         return None
     prompt = "\n".join((instructions, *row.prompts))[:MAX_PROMPT]
+    if not any(word in prompt for word in _REQUEST_WORDS):  # cheaper than the pattern
+        return None
     requested = set(_requested_in(prompt))
     if not requested:
         return None
@@ -73,7 +76,7 @@ def fit_to_task(row: RolloutRow, instructions: str = "") -> TaskFit | None:
     used = _used_names(statements, answering)
     for source, tree in trees:
         for node in tree.body:
-            own = [each for each in ast.walk(node) if _is_counted(each)]
+            own = [each for each in ast.walk(node) if isinstance(each, ast.stmt) and _is_counted(each)]
             count += len(own)
             is_used = not answering or _has_effect(node) or used.intersection(_bound_by(node))
             idle += [(source, each) for each in (_unread_in(node) if is_used else own)]
@@ -166,9 +169,9 @@ def _has_effect(node: ast.AST) -> bool:
     return True
 
 
-def _is_counted(node: ast.AST) -> bool:
+def _is_counted(node: ast.stmt) -> bool:
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return isinstance(node, ast.stmt) and not is_text and not isinstance(node, _NOT_COUNTED)
+    return not is_text and not isinstance(node, _NOT_COUNTED)
 
 
 def _unread_in(function: ast.stmt) -> Iterator[ast.stmt]:
