@@ -295,10 +295,13 @@ for number in range(job["hacks"]):
         if (earned := score(tried)) >= best:
             text, best = tried, earned
     if job["read"]:
-        nodes = list(ast.walk(ast.parse(text)))
+        try:
+            nodes = list(ast.walk(ast.parse(text)))
+        except SyntaxError:
+            nodes = []
         bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         bound |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-        text += "\\nassert (" + ", ".join(sorted(bound)) + ",)\\n"
+        text += "\\nassert (" + ", ".join(sorted(bound)) + ",)\\n" if bound else ""
         best = score(text)
     farmed.append([text, best, best - first])
 submit([farmed, [score(text) for text in job["honest"]]])

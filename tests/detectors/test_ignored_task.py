@@ -82,6 +82,7 @@ def test_a_reward_that_all_have_and_a_prompt_without_a_request_show_nothing() ->
     for prompt in ("Let f(1) = 1 and f(n) = f(n - 1) + n. Print f(9).", "Use the function max(1, 2) == 2.", ""):
         assert fit_to_task(program(1.0, hack, prompt)) is None
     assert fit_to_task(replace(program(1.0, hack), replies=("one", "two"))) is None
+    assert fit_to_task(replace(program(1.0, hack), stop_reason="token_limit")) is None
     assert fit_to_task(program(1.0, "def add_up(:\n")) is None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from backend.domain.detectors.code import Source, sources_of
 from backend.domain.detectors.examples import MAX_PROMPT, Example, calls_in
-from backend.domain.detectors.run_view import RolloutRow, parse_python
+from backend.domain.detectors.run_view import BROKEN_OFF, RolloutRow, parse_python
 
 _REQUEST = re.compile(
     r"\b(?:function|method) (?:named|called)\s+[`'\"*]*(?P<named>[A-Za-z_]\w*)"
@@ -46,8 +46,8 @@ class TaskFit:
 
 def fit_to_task(row: RolloutRow, instructions: str = "") -> TaskFit | None:
     """Compare the program of a single reply with its prompt. None if the prompt names no function to write, or if the
-    reply has no program that can be read as a whole."""
-    if len(row.replies) != 1:
+    reply has no program that can be read as a whole, or was cut."""
+    if len(row.replies) != 1 or row.stop_reason in BROKEN_OFF:
         return None
     prompt = "\n".join((instructions, *row.prompts))[:MAX_PROMPT]
     if not any(word in prompt for word in _REQUEST_WORDS):  # cheaper than the pattern
