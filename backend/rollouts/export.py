@@ -17,7 +17,7 @@ from backend.domain.vocabulary import RolloutStatus, Split, Verdict
 from backend.operations.schemas import Download
 from backend.review.tables import NEWEST_VERDICTS, VerdictRecord
 from backend.rollouts.formats import huggingface, inspect_log, native, trainers, verifiers_v0, verifiers_v1
-from backend.rollouts.formats.streams import PlayedVersion, Record, RunFacts, outgoing, write_lines
+from backend.rollouts.formats.streams import PlayedVersion, Record, RunFacts, group_of, outgoing, write_lines
 from backend.rollouts.queries import matching
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.queries import versions_of
@@ -191,7 +191,7 @@ def _group_means(session: Session, run: Run) -> dict[str, float]:
     mean = select(*key, func.avg(Rollout.reward).label("mean")).join(Rollout, Rollout.group_id == Group.id)
     mean = mean.where(Rollout.run_id == run.id, Rollout.status == RolloutStatus.COMPLETED).group_by(*key)
     rows = session.execute(mean).mappings()
-    return {trainers.group_of(dict(row)): float(row["mean"]) for row in rows if row["mean"] is not None}
+    return {group_of(dict(row)): float(row["mean"]) for row in rows if row["mean"] is not None}
 
 
 def _filtered(session: Session, statement: Select[Any], run: Run, where: str) -> Select[Any]:

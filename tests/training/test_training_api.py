@@ -168,7 +168,7 @@ async def test_a_loop_at_the_client_lowers_the_loss_and_raises_the_reward(client
     assert np.mean(rewards[-2:]) > np.mean(rewards[:2]) + 0.2
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "importance_sampling", "ppo"])
+@pytest.mark.parametrize("loss", ["cross_entropy", "importance_sampling", "ppo", "cispo"])
 def test_gradients_are_those_of_torch(learner: Learner, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also over several batches, whose sequences have other lengths."""
     monkeypatch.setattr(learners, "BATCH_LOGITS", 12 * learner.vocabulary)
@@ -204,6 +204,8 @@ def test_gradients_are_those_of_torch(learner: Learner, loss: str, monkeypatch: 
             gain = ratio * given["advantages"]
             if loss == "ppo":
                 gain = torch.min(gain, torch.clamp(ratio, 0.8, 1.2) * given["advantages"])
+            if loss == "cispo":
+                gain = torch.clamp(ratio, 0.0, 4.0).detach() * logprobs * given["advantages"]
             total = total - gain.sum()
         wanted = torch.autograd.grad(total, own.parameters)
         assert result.metrics["loss:sum"] == pytest.approx(float(total.detach()), rel=1e-5)

@@ -73,6 +73,11 @@ def extras_of(record: Record) -> Record:
     return kept
 
 
+def group_of(record: Record) -> str:
+    """The rollout's group, unique in its run: steps and phases of a training run number their groups separately."""
+    return f"{record['phase']}/{record.get('training_step') or 0}/{record['group']}"
+
+
 def find_extras(value: object) -> Record | None:
     """The output of `extras_of`, if `value` is one."""
     if isinstance(value, Mapping) and str(value.get("schema", "")).startswith("proctor.rollout/"):

@@ -20,7 +20,7 @@ from backend.domain.rollouts.record import SCHEMA
 from backend.domain.vocabulary import Split
 from backend.rollouts.formats.huggingface import plain_line
 from backend.rollouts.formats.native import write_rows
-from backend.rollouts.formats.streams import Record, RunFacts, entry, zip_to
+from backend.rollouts.formats.streams import Record, RunFacts, entry, group_of, zip_to
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,11 +97,6 @@ hack or a broken reward. Tasks of the split `heldout` are in files of their own:
         with entry(archive, "README.md") as file:
             file.write(card.encode())
     yield
-
-
-def group_of(record: Record) -> str:
-    """The rollout's group, unique in its run."""
-    return f"{record['phase']}/{record.get('training_step') or 0}/{record['group']}"
 
 
 def source_of(record: Record) -> Record:

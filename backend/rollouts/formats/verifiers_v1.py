@@ -7,7 +7,7 @@ from typing import Any
 from backend.domain.rollouts.conversation import read_message, to_foreign
 from backend.domain.rollouts.record import RolloutRecord
 from backend.domain.vocabulary import ErrorKind, RolloutStatus, StopReason
-from backend.rollouts.formats.streams import EXTRAS, Record, RunFacts, epoch, extras_of, find_extras
+from backend.rollouts.formats.streams import EXTRAS, Record, RunFacts, epoch, extras_of, find_extras, group_of
 
 FORMAT_VERSION = "0.4.0"
 _ERRORS = {
@@ -91,7 +91,7 @@ def episode_of(record: Record, facts: RunFacts) -> Record:
         "id": record["id"],
         "env": {"id": record["environment"], "name": f"{record['environment']}@{record['version']}"},
         "task": task,
-        "group": {"id": f"{facts.id}/{record['group']}"},
+        "group": {"id": f"{facts.id}/{group_of(record)}"},
         "run": {"type": "eval", "id": facts.id, "name": facts.name},
         **{name: trace[name] for name in ("ok", "is_timeout", "errors")},
         "traces": [trace],

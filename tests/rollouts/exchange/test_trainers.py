@@ -87,12 +87,14 @@ def test_an_evaluation_without_advantages_uses_the_groups_mean_and_a_batch_per_s
         run = session.get_one(Run, rich_run.id)
         run.kind = RunKind.TRAINING
         for step, rewards in ((2, (1.0, 0.0)), (1, (0.5, 0.5))):
-            group = make_group(session, run, index=step, phase=Phase.TRAIN, step=step)
+            group = make_group(session, run, index=0, phase=Phase.TRAIN, step=step)
             for member, reward in enumerate(rewards):
                 make_rollout(session, run, group, [reward, 0.0, 0.0], reward=reward, member=member, tokens=tokens)
     with opened(api, rich_run, "prime_rl", where="split = train") as archive:
         steps = [name for name in archive.namelist() if name.endswith(".bin")]
         batches = msgpack.unpackb(archive.read("train/rollouts/step_2/rank_0.bin"))
+    traces = [json.loads(line) for line in exported(api, rich_run, "verifiers_v1", where="split = train").splitlines()]
+    assert len({each["group"]["id"] for each in traces}) == 2  # also if steps number their groups alike
     assert steps == ["train/rollouts/step_1/rank_0.bin", "train/rollouts/step_2/rank_0.bin"]
     assert [batch[2][3] for batch in batches] == [0.5, -0.5]
 

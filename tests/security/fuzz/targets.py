@@ -27,6 +27,7 @@ from tests.security.fuzz.engine import Target
 from workers.environments import packages, wire
 from workers.environments.inside.shared_connection import join_messages, split_messages
 from workers.policies.chat_format import NoCompletion, read_completion
+from workers.training.api.wire import BadRequest, read_pass
 
 PACKAGE = load_package("tictactoe")
 MANIFEST = PACKAGE["openenv.yaml"]
@@ -58,6 +59,11 @@ FIELDS = {
     "text": Field("text", FieldKind.TEXT),
     "truncated": Field("truncated", FieldKind.YES_NO),
 }
+PASS = bytes.fromhex(
+    "0a016d10011a2a0a0c0a0a0a080100000002000000121a0a0777656967687473120f0a080000803f0000803f18012201"
+    "02220d63726f73735f656e74726f70792a0c0a016111000000000000f03f3001"
+)
+"""One sequence for the training API."""
 BRACKETS = tuple(sign.encode() for sign in "[]{}(),:")
 
 
@@ -377,6 +383,13 @@ TARGETS = {
                 b"PK\x03\x04",
                 b"\n",
             ),
+        ),
+        Target(
+            "training_pass",
+            read_pass,
+            (BadRequest,),
+            (PASS,),
+            (b"\xff\xff\xff\x7f", b"\x1a\x04", b"\x12\x00", b"\x20\x03"),
         ),
     )
 }

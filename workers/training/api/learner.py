@@ -410,6 +410,11 @@ def _ppo(logprobs: torch.Tensor, given: Mapping[str, torch.Tensor], settings: Ma
     return -torch.minimum(ratio * advantages, clipped * advantages).sum()
 
 
+def _cispo(logprobs: torch.Tensor, given: Mapping[str, torch.Tensor], settings: Mapping[str, float]) -> torch.Tensor:
+    ratio = _ratio(logprobs, given).detach().clamp(settings["clip_low_threshold"], settings["clip_high_threshold"])
+    return -(ratio * logprobs * given["advantages"]).sum()
+
+
 def _ratio(logprobs: torch.Tensor, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return (logprobs - given["logprobs"]).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
 
@@ -419,6 +424,7 @@ _LOSSES: Mapping[str, tuple[Loss, Sequence[str], Mapping[str, float]]] = {
     "cross_entropy": (_cross_entropy, ("weights",), {}),
     "importance_sampling": (_importance_sampling, _SAMPLED, {}),
     "ppo": (_ppo, _SAMPLED, {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}),
+    "cispo": (_cispo, _SAMPLED, {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0}),
 }
 """A loss, its arrays in addition to `target_tokens`, and its settings with their defaults."""
 
