@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.factories import make_manifest
 from workers.models.build import build_model, build_tokenizer
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
+from workers.models.vllm_adapters import AdapterServer
 from workers.policies.base import EpisodeStart, Turn
 from workers.rollouts.engine import GroupPlan, policy_seed
 from workers.training.examples import TrainingExample
@@ -119,11 +121,14 @@ class Outcome:
         is_told: bool = True,
         hardware: Hardware = FLOAT32,
         ranks: Ranks = ALONE,
+        server: AdapterServer | None = None,
     ) -> None:
         self.model, tokenizer = load_folder(start) if start else make_tiny()
         self.untrained = self.weights
         self.game = Game(self.model, tokenizer, spoil=spoil, turns=turns, openings=openings)
         self.game.policy.sampler.is_bf16 = hardware.is_bf16
+        if server is not None:
+            self.game.policy.sample_with(server)
         self.steps: list[GrpoStep] = []
         self.stop_after, self.after_step = stop_after, after_step
         self.controls = controls or GrpoControls()
@@ -138,6 +143,7 @@ class Outcome:
                 save_every=2,
                 play=lambda step, ordinals: play_together(ranks, step, plans_of(ordinals), self.play_plans),
                 play_plans=self.play_plans,
+                before_play=partial(server.swap, self.model) if server else lambda: None,
                 ranks=ranks,
                 on_step=self.take,
                 masked=masked,

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from backend.domain.training.configuration import Recipe, Stage
 from backend.domain.vocabulary import Phase
 from workers.models.load import Loaded
 from workers.models.policy import LocalPolicy
+from workers.models.vllm_adapters import AdapterServer
 from workers.storage.detectors import record_flags, resume_scanner
 from workers.storage.rollouts import rollout_id
 from workers.storage.steering import record_screened
@@ -128,11 +130,14 @@ class GrpoStage:
             masked=self._verdicts.wrongly_rewarded,
             screened=self._screening.screened,
             controls=self._controls,
-            vllm=configuration.vllm if configuration.engine == "vllm" else None,
+            vllm=configuration.vllm if configuration.engine == "vllm" and configuration.vllm.mode != "lora" else None,
             score=self._load_teacher() if configuration.recipe is Recipe.DISTILLATION else None,
         )
         try:
-            with self._writer:
+            with ExitStack() as stack:
+                if configuration.engine == "vllm" and configuration.vllm.mode == "lora":
+                    run = self._with_adapter_server(run, stack)
+                stack.enter_context(self._writer)
                 train_grpo(run)
         finally:
             context.env_pool.close_policy(self._run.policy)
@@ -140,6 +145,17 @@ class GrpoStage:
             self._steering.raise_ending()
             raise TrainingStopped
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _with_adapter_server(self, run: GrpoRun, stack: ExitStack) -> GrpoRun:
+        """Sample at the vLLM server of the settings, which gets the adapter before each step."""
+        sampling = self._run.choice.model_dump(include={"temperature", "top_p", "top_k"})
+        assert run.policy is not None
+        address, end = self.context.configuration.vllm.server, run.policy.chat.end
+        server = AdapterServer(address, self.folder / "adapters", end=end, **sampling)
+        server.check()
+        stack.callback(server.close)
+        run.policy.sample_with(server)
+        return replace(run, before_play=partial(server.swap, run.model))
 
     def _load_teacher(self) -> Callable[[Sequence[Rollout]], list[list[float]]]:
         choice, tokenizer = self.context.configuration.distillation, self._run.tokenizer
