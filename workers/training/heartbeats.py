@@ -51,7 +51,7 @@ class Activity:
             self.begin(before)
 
     def report(self, rank: int, folder: Path) -> None:
-        """Renew this rank's sign, also on a full disk, which leaves the old text. Nothing happens without the folder."""
+        """Renew this rank's sign. A full disk leaves its old text. Nothing happens without the folder."""
         path = folder / FOLDER / str(rank)
         sign = Sign(rank, self._doing, time.monotonic() - self._since)
         partial = path.with_name(f".{rank}.partial")
