@@ -14,11 +14,14 @@ BIN := $(VENV)/bin
 RUNTIME := .runtime
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# compiled modules are kept even where a shell forbids it: tests start hundreds of processes
+export PYTHONDONTWRITEBYTECODE =
 
 STAMP := $(VENV)/.installed-$(WORKER)
 RUNTIME_STAMP := $(RUNTIME)/.installed
 SITE := frontend/docs/index.html
 DOCS := $(filter-out docs/cli.md docs/settings.md docs/api-operations.md docs/check-list.md docs/detector-list.md docs/rollout-fields.md,$(shell find docs -type f)) README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md scripts/reference.py
+CODE := backend migrations proctor proctor_sandbox workers
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
@@ -138,6 +141,7 @@ $(BIN)/uv: constraints-installers.txt
 $(STAMP): pyproject.toml constraints.txt scripts/install.py scripts/dependencies.py | $(BIN)/uv
 	@echo "installing Proctor for a $(WORKER) worker into $(VENV)"
 	@$(BIN)/python scripts/install.py $(BIN)/python --flavour $(WORKER) --extra embedded --group dev --editable .
+	@$(BIN)/python -m compileall -q $(CODE)
 	@touch $@
 
 $(RUNTIME_STAMP): constraints-runtime.txt scripts/install.py | $(BIN)/uv

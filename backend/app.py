@@ -41,7 +41,7 @@ from backend.notifications import operations as notifications_operations
 from backend.notifications import pages as notifications_pages
 from backend.operations.declaration import operations_of
 from backend.operations.mcp_route import add_mcp
-from backend.operations.routes import form_router, json_router
+from backend.operations.routes import add_form_routes, add_json_routes
 from backend.overview import operations as overview_operations
 from backend.overview import pages as overview_pages
 from backend.policies import operations as policies_operations
@@ -128,8 +128,8 @@ def create_app(transaction: Transaction = transaction) -> FastAPI:
     for module in PAGES:
         app.include_router(module.router, include_in_schema=False)
     declared = [operation for module in OPERATIONS for operation in operations_of(module)]
-    app.include_router(json_router(declared))
-    app.include_router(form_router(declared))
+    add_json_routes(app.router, declared)
+    add_form_routes(app.router, declared)
 
     @app.get("/api/v1/openapi.json", include_in_schema=False)
     def openapi(actor: Viewer) -> dict[str, Any]:

@@ -45,6 +45,8 @@ BENCHMARKS = (
     "live",
     "startup",
     "training",
+    "decoding",
+    "ahead",
     "gpu",
 )
 NEED_DATA = {"graders"}

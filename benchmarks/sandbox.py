@@ -103,7 +103,7 @@ def _executions(options: Options) -> Iterator[Measure]:
     count = options.size(400, 40)
     alone = [sorted(_milliseconds(_execute) for _ in range(count)) for _ in range(options.repeats)]
     bare = [statistics.median(_milliseconds(_bare_interpreter) for _ in range(10)) for _ in range(options.repeats)]
-    yield Measure("execute(), p50", "ms", [statistics.median(each) for each in alone], bare, target=15)
+    yield Measure("execute(), p50", "ms", [statistics.median(each) for each in alone], bare, target=6)
     yield Measure("execute(), p99", "ms", [percentile(each, 0.99) for each in alone])
     for callers in (1, 2, 4, 8):
         with ThreadPoolExecutor(callers) as pool:
@@ -112,7 +112,7 @@ def _executions(options: Options) -> Iterator[Measure]:
                 began = time.perf_counter()
                 list(pool.map(lambda _: _execute(), range(count)))
                 rates.append(count / (time.perf_counter() - began))
-        name, target = f"execute(), {callers} caller{'s' * (callers > 1)}", 150 if callers == 4 else None
+        name, target = f"execute(), {callers} caller{'s' * (callers > 1)}", 300 if callers == 4 else None
         yield Measure(name, "executions/s", rates, target=target, higher_is_better=True)
     _probe()
     probed = [

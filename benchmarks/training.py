@@ -57,7 +57,7 @@ def measure(options: Options) -> Iterator[Measure]:
     torch.set_num_threads(1)
     with installation() as folder:
         version = import_built_in("tictactoe")
-        checkpoint = _warm_up(version, options)
+        checkpoint = warm_up(version, options)
         weights = get_folder(checkpoint.artifact, folder / "weights")
         yield from _steps(version, checkpoint, weights, options)
         yield from _sampling(version, checkpoint, weights, options)
@@ -87,9 +87,9 @@ def _steps(version: EnvironmentVersion, checkpoint: Checkpoint, weights: Path, o
             with tempfile.TemporaryDirectory() as scratch:
                 sides[name] = bare_trl.train(weights, tasks, grpo, Path(scratch), make_sample)
         for name, side in sides.items():
-            wall.setdefault(name, []).append(statistics.median(_intervals(side.wall)))
-            cpu.setdefault(name, []).append(statistics.median(_intervals(side.cpu)))
-        waiting.append(sum(times.waited[SKIPPED_STEPS:]) / sum(_intervals(times.wall)))
+            wall.setdefault(name, []).append(statistics.median(intervals(side.wall)))
+            cpu.setdefault(name, []).append(statistics.median(intervals(side.cpu)))
+        waiting.append(sum(times.waited[SKIPPED_STEPS:]) / sum(intervals(times.wall)))
         storing.append(times.storing_cpu / len(times.wall) / cpu["ours"][-1])
         parts.append(_parts_of(run_id))
     for name in PEERS:
@@ -102,7 +102,7 @@ def _steps(version: EnvironmentVersion, checkpoint: Checkpoint, weights: Path, o
     yield Measure("storing thread, share of a step's CPU", "share", storing)
 
 
-def _intervals(ends: list[float]) -> list[float]:
+def intervals(ends: list[float]) -> list[float]:
     """Return the time between the ends of steps, without the first ones."""
     return [after - before for before, after in zip(ends[SKIPPED_STEPS:], ends[SKIPPED_STEPS + 1 :], strict=False)]
 
@@ -158,7 +158,7 @@ def _timed() -> Iterator[Times]:
         yield times
 
 
-def _warm_up(version: EnvironmentVersion, options: Options) -> Checkpoint:
+def warm_up(version: EnvironmentVersion, options: Options) -> Checkpoint:
     """Train a policy that plays legal games of several turns, and return its checkpoint."""
     sft = {"episodes": options.size(2000, 1000), "steps": options.size(400, 300), "batch": 32}
     run_id, _ = train_run(version, {"recipe": "sft", "sft": sft, "heldout": {"tasks": 20}})

@@ -3281,16 +3281,19 @@ class RolloutsOperations(Namespace):
         self,
         run: str | UUID,
         *,
-        format: Literal["jsonl", "parquet", "huggingface", "verifiers_v0", "verifiers_v1", "inspect"] | None = None,
+        format: Literal[
+            "jsonl", "parquet", "huggingface", "verifiers_v0", "verifiers_v1", "inspect", "verl", "skyrl", "prime_rl"
+        ]
+        | None = None,
         where: str | None = None,
         to: Path | str | None = None,
     ) -> Path:
         """Export a run's rollouts: JSONL, Parquet, a Hugging Face folder, verifiers 0.3 or 0.4, or an Inspect log.
 
-        Failed rollouts stay failed in every format.
+        Failed rollouts stay failed in every format. The formats of trainers (verl, SkyRL, prime-rl) omit them.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
-        - `format`: File format. huggingface and verifiers_v0 are zips.
+        - `format`: File format. huggingface, verifiers_v0, verl, skyrl and prime_rl are zips.
         - `where`: Filter on the rollouts. Default: all rollouts.
         - `to`: File or folder to write. Default: the file's own name, in the current folder."""
         return self._download(f"/runs/{segment(run)}/export", to, format=format, where=where)

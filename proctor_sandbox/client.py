@@ -44,7 +44,7 @@ def ask(
     control: socket.socket, source: str, limits: Limits, *, stdin: str = "", files: Mapping[str, str] | None = None
 ) -> Result:
     """Send one program to the warm interpreter at the other end of `control`, and return its result."""
-    request = {"source": source, "stdin": stdin, "files": files or {}, "limits": asdict(limits)}
+    request = {"source": source, "stdin": stdin, "files": files or {}}
     message = json.dumps(request, ensure_ascii=True).encode()  # a model may write lone surrogates
     if len(message) > _MAX_REQUEST_BYTES:
         return Result("error", "", "the program is too long", None, 0.0)
@@ -54,6 +54,7 @@ def ask(
             socket.send_fds(control, [b"x"], [theirs.fileno()])
         try:
             ours.settimeout(QUEUE_SECONDS)
+            write_message(ours, json.dumps(asdict(limits)).encode())
             write_message(ours, message)
             if not ours.recv(1):
                 raise SandboxFailed("the sandbox ended before the program began")
@@ -200,14 +201,19 @@ def _wait_until_ready(control: socket.socket) -> bool:
 
 FLAGS = (
     *("-s", "-S", "-B", "-X", "utf8", "-c"),
-    "import sys; sys.path[0] = sys.argv.pop(1); from proctor_sandbox.zygote import main; "
-    "sys.path.pop(0); main(sys.argv[1:])",
+    "import os, sys; sys.path[0] = sys.argv.pop(1); hooks = []; register = os.register_at_fork; "
+    "os.register_at_fork = lambda **each: hooks.append(each); from proctor_sandbox.zygote import main; "
+    "os.register_at_fork = register; sys.path.pop(0); main(sys.argv[1:], hooks)",
 )
-"""Flags that start the warm interpreter. The folder of this package and the interpreter's own arguments follow."""
+"""Flags that start the warm interpreter. The folder of this package and the interpreter's own arguments follow.
+
+What modules do after a fork, such as seeding `random` again, is left to forks of the program's own.
+"""
 ENVIRONMENT = {
     "PATH": "/nonexistent",
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
+    "LD_BIND_NOW": "1",  # once here rather than in every program
     "PYTHONHASHSEED": "0",  # results have to be repeatable: sets of strings always have the same order
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }

@@ -1,13 +1,22 @@
 """Linux system calls that Python lacks, through ctypes."""
 
 import ctypes
+import errno
 import os
 import platform
 import resource
 import struct
+import threading
 from collections.abc import Mapping
 
+from proctor_sandbox.syscalls import CLONE
+
 libc = ctypes.CDLL(None, use_errno=True)
+_libc_with_lock = ctypes.PyDLL(None, use_errno=True)
+"""Keeps the interpreter's lock during a call."""
+_before_fork, _after_fork_in_parent, _after_fork_in_child = (
+    getattr(ctypes.pythonapi, f"PyOS_{name}") for name in ("BeforeFork", "AfterFork_Parent", "AfterFork_Child")
+)
 
 NEW_MOUNTS, NEW_UTS, NEW_IPC = 0x20000, 0x4000000, 0x8000000
 NEW_USER, NEW_PIDS, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
@@ -18,6 +27,8 @@ _ATTRIBUTES_READ_ONLY = 1 | 2 | 4  # MOUNT_ATTR_RDONLY | NOSUID | NODEV
 _AT_FDCWD, _AT_RECURSIVE, _MNT_DETACH = -100, 0x8000, 2
 _SYS_MOUNT_SETATTR = 442
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID, _SIGCHLD = 0x200000, 0x1000000, 17
+_PR_GET_TID_ADDRESS = 40
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 1, 4, 24, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _M_ARENA_MAX = -8
@@ -37,6 +48,38 @@ def _bytes(text: str | None) -> bytes | None:
 
 def unshare(flags: int) -> None:
     check(libc.unshare(flags), "unshare")
+
+
+def thread_id_address() -> int:
+    """Where the C library keeps this thread's id, which a fork has to renew. Raises OSError if that is unknown."""
+    address = ctypes.c_ulong()
+    check(libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0), "find the thread's id")
+    if ctypes.c_int.from_address(address.value).value != threading.get_native_id():
+        raise OSError(errno.ENOSYS, "the C library keeps the thread's id elsewhere")
+    return address.value
+
+
+def fork_into(namespaces: int) -> int:
+    """Fork into new namespaces; return 0 in the child. unshare() would need a second fork to enter a process namespace.
+
+    Only for a process with one thread. Raises OSError.
+    """
+    address = thread_id_address()
+    flags = namespaces | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | _SIGCHLD
+    own = ctypes.c_ulong(address), ctypes.c_ulong(0)  # the child's thread id, thread-local storage
+    machine = platform.machine()
+    _before_fork()
+    child: int = _libc_with_lock.syscall(
+        CLONE[machine], flags, None, None, *(own if machine == "x86_64" else own[::-1])
+    )
+    if child == 0:
+        _after_fork_in_child()
+        return 0
+    number = ctypes.get_errno()
+    _after_fork_in_parent()
+    if child < 0:
+        raise OSError(number, f"clone: {os.strerror(number)}")
+    return child
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
@@ -66,8 +109,9 @@ def pivot_into_working_directory() -> None:
 def map_to_nobody(uid: int, gid: int) -> None:
     """After unshare(NEW_USER): our ids become 65534, and there are no others."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"65534 {uid} 1"), ("gid_map", f"65534 {gid} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
+        file = os.open(f"/proc/self/{name}", os.O_WRONLY)
+        os.write(file, text.encode())
+        os.close(file)
 
 
 def die_with_parent() -> None:

@@ -4,24 +4,28 @@ import os
 from contextlib import suppress
 
 
-def own_bytes() -> int:
-    """Memory of this process, with which each fork of it starts."""
-    return _private_bytes("self")
-
-
 def used_bytes(pid: int, baseline: int) -> int:
-    """Memory of a process and its descendants, without the `baseline` that each of them inherited."""
+    """Memory of a process and its descendants, without the `baseline` that each of them started with."""
     return sum(max(0, _private_bytes(str(each)) - baseline) for each in descendants(pid))
 
 
+def private_bytes_of(status: str) -> int:
+    """Anonymous and shared memory, not mapped files; `status` is the text of a process in /proc."""
+    return bytes_of(status, "RssAnon", "RssShmem")
+
+
+def bytes_of(status: str, *names: str) -> int:
+    """Sum of these values."""
+    starts = tuple(f"{name}:" for name in names)
+    return sum(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith(starts))
+
+
 def _private_bytes(process: str) -> int:
-    """Anonymous and shared memory, not mapped files."""
     try:
         with open(f"/proc/{process}/status") as file:
-            lines = file.read().splitlines()
+            return private_bytes_of(file.read())
     except OSError:
         return 0
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
 def descendants(pid: int) -> list[int]:

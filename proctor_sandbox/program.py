@@ -1,6 +1,7 @@
 """The program's own process: it gives up all its rights, then runs the program."""
 
 import builtins
+import contextlib
 import io
 import json
 import linecache
@@ -8,49 +9,143 @@ import math
 import os
 import random
 import resource
+import socket
 import sys
 import threading
 import traceback
 import types
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 from proctor_sandbox import linux, rings, seccomp
+from proctor_sandbox.memory import bytes_of, private_bytes_of
 from proctor_sandbox.terms import Limits
+from proctor_sandbox.wire import read_message, write_message
 
 OUT_OF_MEMORY, CANNOT_BEGIN = 86, 87
 """Exit codes. A program may choose them too, so they prove nothing about its work."""
 _FOLDER = "/tmp"
 _INODES_PER_MB = 128
 _OPEN_FILES = 64
-_VALUE = 3
+_VALUE, _CHANNEL = 3, 10
+"""Descriptors: of the value's pipe, and of the warden's channel until the program begins."""
 
 
-def become_program(request: dict[str, Any], limits: Limits, outputs: Sequence[int], ready: int) -> NoReturn:
-    """Run the program in this child, the first process of a namespace. `outputs`: stdout, stderr, the value's pipe."""
+FORK_HOOKS: list[dict[str, Any]] = []
+"""Arguments of `os.register_at_fork`, for programs that fork."""
+VARIABLES = {"HOME": _FOLDER, "LANG": "C.UTF-8", "PATH": "/nonexistent"}
+"""Environment variables of programs."""
+_REHEARSALS = 20
+_REHEARSAL = """
+import math
+
+def total(numbers):
+    return sum(number * 2 for number in numbers)
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+    def __repr__(self):
+        return f"Point({self.x!r})"
+
+points = [Point(n) for n in range(9)]
+values = {str(point): math.sqrt(point.x) for point in points if point.x % 2}
+for key, value in sorted(values.items(), key=lambda item: -item[1]):
+    print(key, value, total([1, 2]), file=output)
+"""
+
+
+def become_program(channel: socket.socket, uid: int, gid: int) -> NoReturn:
+    """Prepare this child, the first process of a namespace, wait for a request on `channel` and run it.
+
+    `uid` and `gid`: the warm interpreter's own. On the channel follow three descriptors (stdout, stderr, the value's
+    pipe), the limits and the request. The answer is "!" and the memory that the program starts with, or an error.
+    """
     try:
         linux.die_with_parent()
         os.setsid()  # a signal to one's process group crosses namespaces
-        mapped = linux.mapped_bytes()  # while there is a /proc
-        _enclose(request, limits)
-        _take_descriptors(request["stdin"], outputs, ready)
-        _forget_rights(limits, mapped)
-        os.write(ready, b"!")
-        os.close(ready)
+        channel = _keep_only(channel)
+        status = _enclose(uid, gid)
+        _, outputs, _, _ = socket.recv_fds(channel, 1, 3)
+        if not outputs:  # it is not needed any more
+            os._exit(0)
+        limits = Limits(**json.loads(read_message(channel)))
+        request = json.loads(read_message(channel))
+        _fill_folder(request, limits)
+        sizes = os.read(status, 8192).decode()
+        _take_descriptors(request["stdin"], outputs)
+        _forget_rights(limits, bytes_of(sizes, "VmSize"))
+        channel.sendall(b"!%d" % private_bytes_of(sizes))
+        channel.close()
     except BaseException as error:
-        os.write(ready, f"{type(error).__name__}: {error}".encode()[:500])
+        with contextlib.suppress(OSError):
+            channel.sendall(f"{type(error).__name__}: {error}".encode()[:500])
         os._exit(CANNOT_BEGIN)
     os._exit(_run(request["source"]))
 
 
-def _enclose(request: dict[str, Any], limits: Limits) -> None:
-    """Make separate mounts, network, IPC and host name, and an empty working directory; hide /proc."""
+def rehearse() -> None:
+    """Take the steps of `become_program` that change nothing in the warm interpreter.
+
+    What Python looks up, specializes and caches on the way is then inherited. Otherwise every program would do so
+    again, and copy the memory that it touches.
+    """
+    ours, theirs = socket.socketpair()
+    status = os.open("/proc/self/status", os.O_RDONLY)
+    null = os.open("/dev/null", os.O_RDWR)
+    limits = Limits()
+    for _ in range(_REHEARSALS):
+        linux.set_dumpable(False)
+        linux.unshare(0)
+        linux.drop_bounding_set()
+        linux.limit_resources({resource.RLIMIT_CORE: 0})
+        linux.drop_capabilities()
+        with contextlib.suppress(OSError):
+            linux.mount("tmpfs", "/nonexistent", "tmpfs", rings.PRIVATE)
+        socket.send_fds(ours, [b"x"], [null])
+        for message in (asdict(limits), {"source": _REHEARSAL, "stdin": "", "files": {}}):
+            write_message(ours, json.dumps(message).encode())
+        os.close(socket.recv_fds(theirs, 1, 1)[1][0])
+        Limits(**json.loads(read_message(theirs)))
+        source = json.loads(read_message(theirs))["source"]
+        sizes = os.pread(status, 8192, 0).decode()
+        bytes_of(sizes, "VmSize")
+        private_bytes_of(sizes)
+        with open(null, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as output:
+            exec(compile(source, "main.py", "exec"), types.ModuleType("__main__").__dict__ | {"output": output})
+    for descriptor in (status, null):
+        os.close(descriptor)
+    ours.close()
+    theirs.close()
+
+
+def _keep_only(channel: socket.socket) -> socket.socket:
+    os.dup2(channel.detach(), _CHANNEL)
+    os.closerange(3, _CHANNEL)
+    os.closerange(_CHANNEL + 1, 4096)
+    return socket.socket(fileno=_CHANNEL)
+
+
+def _enclose(uid: int, gid: int) -> int:
+    """Make separate mounts, network, IPC and host name; hide /proc. Returns a descriptor of our own status there."""
+    linux.set_dumpable(True)  # our own uid_map must be ours to write
+    linux.map_to_nobody(uid, gid)
+    linux.set_dumpable(False)
     linux.unshare(linux.NEW_MOUNTS | linux.NEW_IPC | linux.NEW_NETWORK | linux.NEW_UTS)
+    status = os.open("/proc/self/status", os.O_RDONLY)
+    linux.mount("tmpfs", "/proc", "tmpfs", rings.PRIVATE | linux.MS_NOEXEC | linux.MS_RDONLY, "mode=555,size=4k")
+    linux.drop_bounding_set()
+    return status
+
+
+def _fill_folder(request: dict[str, Any], limits: Limits) -> None:
+    """Make the working directory with the given files."""
     given = len(request["stdin"]) * 4 + sum(4 * len(text) + 4096 for text in request["files"].values())
     size = (limits.file_mb << 20) + given
     inodes = _INODES_PER_MB * limits.file_mb + 2 * len(request["files"]) + 8
     linux.mount("tmpfs", _FOLDER, "tmpfs", rings.PRIVATE, f"mode=700,size={size},nr_inodes={inodes}")
-    linux.mount("tmpfs", "/proc", "tmpfs", rings.PRIVATE | linux.MS_NOEXEC | linux.MS_RDONLY, "mode=555,size=4k")
     os.chdir(_FOLDER)
     for path, text in request["files"].items():
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -58,8 +153,8 @@ def _enclose(request: dict[str, Any], limits: Limits) -> None:
             file.write(text)
 
 
-def _take_descriptors(stdin: str, outputs: Sequence[int], ready: int) -> None:
-    """Keep descriptors 0 to 3 and `ready`; close all others."""
+def _take_descriptors(stdin: str, outputs: Sequence[int]) -> None:
+    """Keep descriptors 0 to 3 and the channel; close all others."""
     if stdin:
         with open(".stdin", "wb") as file:
             file.write(stdin.encode(errors="surrogatepass"))
@@ -70,8 +165,8 @@ def _take_descriptors(stdin: str, outputs: Sequence[int], ready: int) -> None:
     kept = [os.dup(descriptor) if descriptor <= _VALUE else descriptor for descriptor in outputs]
     for target, descriptor in enumerate(kept, start=1):
         os.dup2(descriptor, target)
-    os.closerange(_VALUE + 1, ready)
-    os.closerange(ready + 1, 4096)
+    os.closerange(_VALUE + 1, _CHANNEL)
+    os.closerange(_CHANNEL + 1, 4096)
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
@@ -82,7 +177,7 @@ def _forget_rights(limits: Limits, mapped: int) -> None:
     bounds = {
         resource.RLIMIT_AS: mapped + (limits.memory_mb << 20),
         resource.RLIMIT_CPU: math.ceil(limits.seconds * limits.processes) + 1,
-        resource.RLIMIT_NPROC: limits.processes + 1,  # the warden counts too
+        resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_NOFILE: _OPEN_FILES,
         resource.RLIMIT_FSIZE: size,
         resource.RLIMIT_CORE: 0,
@@ -91,7 +186,6 @@ def _forget_rights(limits: Limits, mapped: int) -> None:
         resource.RLIMIT_SIGPENDING: 64,
     }
     linux.limit_resources(bounds)
-    linux.drop_bounding_set()
     linux.drop_capabilities()
     linux.set_dumpable(False)
     seccomp.install(linux.libc)
@@ -119,8 +213,8 @@ def _run(source: str) -> int:
     random.seed(0)  # unseeded programs get the same random numbers every time
     sys.argv[:] = ["main.py"]
     sys.path.insert(0, _FOLDER)
-    os.environ.clear()  # noqa: TID251
-    os.environ.update({"HOME": _FOLDER, "LANG": "C.UTF-8", "PATH": "/nonexistent"})  # noqa: TID251
+    for hooks in FORK_HOOKS:
+        os.register_at_fork(**hooks)
     linecache.cache["main.py"] = (len(source), None, source.splitlines(keepends=True), "main.py")
     code = 0
     try:

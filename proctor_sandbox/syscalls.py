@@ -153,5 +153,5 @@ _AARCH64 = {
 DENIED = {"x86_64": _BOTH | _X86_64, "aarch64": _BOTH | _AARCH64}
 """Numbers by name."""
 
-NAMESPACE_CALLS = frozenset({"unshare", "mount", "mount_setattr", "sched_setaffinity"})
+NAMESPACE_CALLS = frozenset({"clone", "unshare", "mount", "mount_setattr", "sched_setaffinity"})
 """Calls of a process that makes namespaces for other processes and chooses their cores."""

@@ -1,5 +1,6 @@
-"""One execution: make its namespaces, enforce its limits and return its result. The warden ends with it."""
+"""The warden: takes requests, has each run by a program's process, enforces its limits and returns its result."""
 
+import contextlib
 import json
 import math
 import os
@@ -7,12 +8,12 @@ import select
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from typing import Any, NoReturn
 
-from proctor_sandbox import linux
-from proctor_sandbox.memory import own_bytes, used_bytes
-from proctor_sandbox.program import CANNOT_BEGIN, OUT_OF_MEMORY, become_program
+from proctor_sandbox.memory import used_bytes
+from proctor_sandbox.program import CANNOT_BEGIN, OUT_OF_MEMORY
 from proctor_sandbox.terms import Limits, Status
 from proctor_sandbox.wire import read_message, write_message
 
@@ -23,7 +24,11 @@ LAST_SECONDS = 30.0
 MEASURE_SECONDS = 0.025
 """Interval between measurements of the memory of all its processes."""
 MAX_VALUE_BYTES = 1 << 20
+MAX_EXECUTIONS = 1000
 _CHUNK = 1 << 16
+_MAX_LIMITS_BYTES = 4096
+_ATTEMPTS = 3
+"""Processes to try until one is ready for a request."""
 
 
 @dataclass
@@ -52,81 +57,182 @@ class Stream:
         return self.content[: self.most].decode(errors="replace")
 
 
-def supervise(connection: socket.socket, bounds: Limits) -> None:
-    """Read one request, run it and send the result."""
-    connection.settimeout(REQUEST_SECONDS)
-    request = json.loads(read_message(connection))
-    limits = Limits(**request["limits"]).within(bounds)
-    connection.sendall(b"b")
-    signal.alarm(
-        math.ceil(limits.seconds + SETUP_SECONDS + LAST_SECONDS)
-    )  # ends us, and so the program, whatever happens
-    try:
-        answer = _Execution(connection, request, limits).run()
-    except OSError as error:
-        answer = {"failure": f"the sandbox could not be made: {error}"}
-    write_message(connection, json.dumps(answer).encode())
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A process in its own namespaces that waits for a request."""
+
+    process: int
+    channel: socket.socket
+    handle: int
+    """A pidfd."""
+
+    def end(self) -> None:
+        """End it and, as it is the first process of its namespace, all that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+
+    def close(self) -> None:
+        self.channel.close()
+        os.close(self.handle)
+
+
+class Warden:
+    """Runs one request after another, each in a process that was forked before the request was read."""
+
+    def __init__(self, control: socket.socket, channel: socket.socket, bounds: Limits) -> None:
+        self._control, self._channel, self._bounds = control, channel, bounds
+        self._programs: deque[_Program | str] = deque()
+        """Programs that wait, or why one could not be forked."""
+        self._ends: dict[int, tuple[int, float]] = {}
+        """Wait status and CPU time by process."""
+
+    def serve(self) -> NoReturn:
+        """Serve until the control socket closes, or for MAX_EXECUTIONS: another warden takes over."""
+        self._order()
+        for _ in range(MAX_EXECUTIONS):
+            message, received, _, _ = socket.recv_fds(self._control, 16, 1)
+            if not message:
+                os._exit(0)
+            for descriptor in received:
+                try:
+                    connection = socket.socket(fileno=descriptor)
+                except OSError:  # not a socket
+                    os.close(descriptor)
+                    continue
+                with connection, contextlib.suppress(OSError):  # the caller is gone
+                    self._supervise(connection)
+                signal.alarm(0)
+        os._exit(0)
+
+    def _supervise(self, connection: socket.socket) -> None:
+        """Read one request, run it and send the result."""
+        connection.settimeout(REQUEST_SECONDS)
+        limits = Limits(**json.loads(read_message(connection, _MAX_LIMITS_BYTES))).within(self._bounds)
+        request = read_message(connection)
+        connection.sendall(b"b")
+        signal.alarm(
+            math.ceil(limits.seconds + SETUP_SECONDS + LAST_SECONDS)
+        )  # ends us, and so the program, whatever happens
+        try:
+            answer = self._run(connection, request, limits)
+        except OSError as error:
+            answer = {"failure": f"the sandbox could not be made: {error}"}
+        write_message(connection, json.dumps(answer).encode())
+
+    def _run(self, connection: socket.socket, request: bytes, limits: Limits) -> dict[str, Any]:
+        for attempts_left in range(_ATTEMPTS - 1, -1, -1):
+            program = self._next_program()
+            execution = _Execution(connection, program, limits)
+            try:
+                execution.run(request)
+            except ConnectionError:  # what waited was lost before it began
+                if not attempts_left:
+                    raise
+                continue
+            finally:
+                program.end()
+                status, cpu_seconds = self._end_of(program)
+                program.close()
+                execution.close()
+            return execution.answer(os.waitstatus_to_exitcode(status), cpu_seconds)
+        raise AssertionError("unreachable")
+
+    def _order(self) -> None:
+        self._channel.send(b"next")
+
+    def _next_program(self) -> _Program:
+        failure = ""
+        for _ in range(2):  # a failure may be old
+            while not self._programs:
+                self._receive()
+            program = self._programs.popleft()
+            self._order()
+            if isinstance(program, _Program):
+                return program
+            failure = program
+        raise OSError(failure)
+
+    def _end_of(self, program: _Program) -> tuple[int, float]:
+        while program.process not in self._ends:
+            self._receive()
+        return self._ends.pop(program.process)
+
+    def _receive(self) -> None:
+        """Receive one message of the warm interpreter."""
+        message, descriptors, _, _ = socket.recv_fds(self._channel, 512, 2)
+        kind, _, text = message.decode().partition(" ")
+        if kind == "program":
+            channel, handle = descriptors
+            self._ends.pop(int(text), None)  # of an earlier process with this number
+            self._programs.append(_Program(int(text), socket.socket(fileno=channel), handle))
+        elif kind == "ended":
+            process, status, cpu_seconds = text.split()
+            self._ends[int(process)] = int(status), float(cpu_seconds)
+        else:
+            self._programs.append(text)
 
 
 class _Execution:
-    def __init__(self, connection: socket.socket, request: dict[str, Any], limits: Limits) -> None:
-        self._connection, self._request, self._limits = connection, request, limits
+    def __init__(self, connection: socket.socket, program: _Program, limits: Limits) -> None:
+        self._connection, self._program, self._limits = connection, program, limits
         bounds = {"stdout": limits.output_bytes, "stderr": limits.output_bytes, "value": MAX_VALUE_BYTES}
-        self._streams = []
-        for name, most in bounds.items():
-            ours, theirs = os.pipe()
-            self._streams.append(Stream(name, most, ours, theirs))
+        self._streams = [Stream(name, most, *os.pipe()) for name, most in bounds.items()]
         self._open = {stream.ours: stream for stream in self._streams}
         self._verdict: Status | None = None
+        self._seconds = 0.0
 
-    def run(self) -> dict[str, Any]:
-        self._make_namespaces()
-        baseline = own_bytes()
-        program = self._start()
+    def run(self, request: bytes) -> None:
+        baseline = self._hand_over(request)
         begun = time.monotonic()
-        self._watch(program, begun + self._limits.seconds, baseline)
-        seconds = time.monotonic() - begun
-        os.kill(program, signal.SIGKILL)  # the first process of its namespace: all others end with it
-        _, status, usage = os.wait4(program, 0)
-        self._drain()
-        code = os.waitstatus_to_exitcode(status)
+        self._watch(begun + self._limits.seconds, baseline)
+        self._seconds = time.monotonic() - begun
+
+    def answer(self, code: int, cpu_seconds: float) -> dict[str, Any]:
         return {
             "status": self._verdict or _verdict(code),
             **{stream.name: stream.text for stream in self._streams},
             "exit_code": None if self._verdict else code,
-            "seconds": min(seconds, self._limits.seconds),
-            "cpu_seconds": usage.ru_utime + usage.ru_stime,
+            "seconds": min(self._seconds, self._limits.seconds),
+            "cpu_seconds": cpu_seconds,
         }
 
-    def _make_namespaces(self) -> None:
-        """Make user and process namespaces for the warden and the program; the program makes the others itself."""
-        uid, gid = os.getuid(), os.getgid()
-        linux.set_dumpable(True)  # our own uid_map must be ours to write
-        linux.unshare(linux.NEW_USER | linux.NEW_PIDS)
-        linux.map_to_nobody(uid, gid)
-        linux.set_dumpable(False)
+    def close(self) -> None:
+        """Read the rest of the pipes, which no process writes to any more, and close them."""
+        self._close_ends_of_program()
+        for stream in self._open.values():
+            while stream.take():
+                pass
+            if stream.is_too_long and self._verdict is None:
+                self._verdict = "output"
+        for stream in self._streams:
+            os.close(stream.ours)
 
-    def _start(self) -> int:
-        """Returns when the program is enclosed and about to begin."""
-        ready, theirs = os.pipe()
-        program = os.fork()
-        if program == 0:
-            become_program(self._request, self._limits, [stream.theirs for stream in self._streams], theirs)
-        for descriptor in (theirs, *(stream.theirs for stream in self._streams)):
-            os.close(descriptor)
-        readable, _, _ = select.select([ready], [], [], SETUP_SECONDS)
-        answer = os.read(ready, 4096) if readable else b"it took too long"
-        os.close(ready)
-        if answer != b"!":
-            os.kill(program, signal.SIGKILL)
-            os.waitpid(program, 0)
-            raise OSError(answer.decode(errors="replace") or "it ended at once")
-        return program
+    def _hand_over(self, request: bytes) -> int:
+        """Send the request. Returns when the program is enclosed and about to begin; how much memory it starts with."""
+        channel = self._program.channel
+        channel.settimeout(SETUP_SECONDS)
+        with contextlib.suppress(BrokenPipeError):  # the answer shows why
+            socket.send_fds(channel, [b"x"], [stream.theirs for stream in self._streams])
+            self._close_ends_of_program()
+            write_message(channel, json.dumps(asdict(self._limits)).encode())
+            write_message(channel, request)
+        answer = channel.recv(4096)
+        if not answer:
+            raise ConnectionResetError("it ended at once")
+        if not answer.startswith(b"!"):
+            raise OSError(answer.decode(errors="replace"))
+        return int(answer[1:])
 
-    def _watch(self, program: int, deadline: float, baseline: int) -> None:
+    def _close_ends_of_program(self) -> None:
+        for stream in self._streams:
+            if stream.theirs >= 0:
+                os.close(stream.theirs)
+                stream.theirs = -1
+
+    def _watch(self, deadline: float, baseline: int) -> None:
         """Watch the program until it ends, exceeds a limit, or its caller is gone."""
         poll = select.poll()
-        ended = os.pidfd_open(program)
+        ended = self._program.handle
         for descriptor in (*self._open, ended):
             poll.register(descriptor, select.POLLIN)
         poll.register(self._connection, select.POLLIN | select.POLLHUP)
@@ -137,7 +243,7 @@ class _Execution:
                 self._verdict = "timeout"
                 return
             if now >= next_measurement:
-                if used_bytes(program, baseline) > self._limits.memory_mb << 20:
+                if used_bytes(self._program.process, baseline) > self._limits.memory_mb << 20:
                     self._verdict = "memory"
                     return
                 next_measurement = time.monotonic() + MEASURE_SECONDS
@@ -157,14 +263,6 @@ class _Execution:
         if stream.is_too_long:
             self._verdict = "output"
         return True
-
-    def _drain(self) -> None:
-        """Read the rest of the pipes, which no process writes to any more."""
-        for stream in self._open.values():
-            while stream.take():
-                pass
-            if stream.is_too_long and self._verdict is None:
-                self._verdict = "output"
 
 
 def _verdict(code: int) -> Status:

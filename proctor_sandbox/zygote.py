@@ -1,7 +1,10 @@
-"""The warm interpreter: imports what programs commonly use, stays single-threaded, forks one warden per execution.
+"""The warm interpreter: imports what programs commonly use, stays single-threaded, forks wardens and programs.
 
-Each datagram on its control socket carries one end of a connection; the warden reads the program from it and answers
-on it. If this interpreter is lost, its parent, the keeper, forks a new one. Ends when the control socket closes.
+Wardens take requests from the control socket, each of which is one end of a connection, and never fork. Programs are
+forked here ahead of need: each waits in its own namespaces until its warden sends it a request. As this interpreter
+reads no request and no output, a program inherits nothing of another execution.
+
+If this interpreter is lost, its parent, the keeper, forks a new one. Ends when the control socket closes.
 """
 
 import contextlib
@@ -13,11 +16,13 @@ import select
 import signal
 import socket
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
-from proctor_sandbox import linux, rings, seccomp
+from proctor_sandbox import linux, program, rings, seccomp
 from proctor_sandbox.terms import Limits
-from proctor_sandbox.warden import supervise
+from proctor_sandbox.warden import Warden
 
 _COMMON = (
     "abc", "array", "ast", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "csv", "dataclasses",
@@ -27,8 +32,11 @@ _COMMON = (
 )  # fmt: skip
 
 
-def main(arguments: list[str]) -> None:
-    """`arguments`: the control socket's descriptor and a JSON object with the options."""
+def main(arguments: list[str], fork_hooks: list[dict[str, Callable[[], object]]]) -> None:
+    """`arguments`: the control socket's descriptor and a JSON object with the options.
+
+    `fork_hooks`: arguments of `os.register_at_fork` that take effect for the forks of programs.
+    """
     linux.die_with_parent()
     control = socket.socket(fileno=int(arguments[0]))
     options = json.loads(arguments[1])
@@ -40,15 +48,20 @@ def main(arguments: list[str]) -> None:
     linux.set_dumpable(False)  # becoming another program has set it
     sys.path += options["paths"]
     _warm_up()
+    program.FORK_HOOKS += fork_hooks
     control.send(b"R")
     _keep(control, options)
 
 
 def _warm_up() -> None:
     linux.limit_heap_arenas()
+    linux.thread_id_address()  # without it no program can be forked
     for name in _COMMON:
         importlib.import_module(name)
-    seccomp.program(os.uname().machine)
+    os.environ.clear()  # noqa: TID251
+    os.environ.update(program.VARIABLES)  # noqa: TID251
+    seccomp.prepare()
+    program.rehearse()
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, the shared pages
 
@@ -59,47 +72,115 @@ def _keep(control: socket.socket, options: dict[str, Any]) -> None:
         child = os.fork()
         if child == 0:
             linux.die_with_parent()
-            _serve(control, options["parallel"], Limits(**options["bounds"]))
+            _WardenPool(control, options["parallel"], Limits(**options["bounds"])).serve()
         if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
             return
 
 
-def _serve(control: socket.socket, parallel: int, bounds: Limits) -> None:
-    """Never returns."""
-    poll = select.poll()
-    wardens: dict[int, int] = {}
-    is_listening = False
-    while True:
-        if not is_listening and len(wardens) < parallel:
-            poll.register(control, select.POLLIN)
-        elif is_listening and len(wardens) >= parallel:
-            poll.unregister(control)
-        is_listening = len(wardens) < parallel
-        for descriptor, _ in poll.poll():
-            if descriptor != control.fileno():
-                poll.unregister(descriptor)
-                os.waitpid(wardens.pop(descriptor), 0)
-                os.close(descriptor)
-                continue
-            message, received, _, _ = socket.recv_fds(control, 16, 1)
-            if not message:
-                os._exit(0)  # our wardens end with us
-            if received:
-                warden = os.pidfd_open(child := _fork_warden(control, received[0], bounds))
-                wardens[warden] = child
-                poll.register(warden, select.POLLIN)
+@dataclass(eq=False, slots=True)
+class _Warden:
+    process: int
+    channel: socket.socket
+    has_ordered: bool = False
+    is_busy: bool = False
 
 
-def _fork_warden(control: socket.socket, connection: int, bounds: Limits) -> int:
-    child = os.fork()
-    if child:
-        os.close(connection)
-        return child
-    try:
-        linux.die_with_parent()
-        control.close()
-        signal.set_wakeup_fd(-1)
-        with contextlib.suppress(OSError):  # the caller is gone
-            supervise(socket.socket(fileno=connection), bounds)
-    finally:
-        os._exit(0)
+class _WardenPool:
+    """Up to `parallel` wardens, started as needed, and the programs of each: one that runs and one that waits."""
+
+    def __init__(self, control: socket.socket, parallel: int, bounds: Limits) -> None:
+        self._control, self._parallel, self._bounds = control, parallel, bounds
+        self._wardens: dict[int, _Warden] = {}
+        """By descriptor of their channel."""
+        self._programs: dict[int, tuple[int, _Warden]] = {}
+        """Process ids and owners, by pidfd."""
+        self._poll = select.poll()
+
+    def serve(self) -> NoReturn:
+        self._poll.register(self._control, 0)  # only its end: the wardens read it
+        while True:
+            if len(self._wardens) < self._parallel and all(each.is_busy for each in self._wardens.values()):
+                self._start_warden()
+            for descriptor, _ in self._poll.poll():
+                if descriptor == self._control.fileno():
+                    os._exit(0)  # all wardens and programs end with us
+                elif descriptor in self._wardens:
+                    self._handle_order(self._wardens[descriptor])
+                elif descriptor in self._programs:
+                    self._report_end(descriptor)
+
+    def _start_warden(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        process = os.fork()
+        if process == 0:
+            try:
+                linux.die_with_parent()
+                kept = sorted((self._control.fileno(), theirs.fileno()))
+                os.closerange(3, kept[0])
+                os.closerange(kept[0] + 1, kept[1])
+                os.closerange(kept[1] + 1, 4096)
+                seccomp.install(linux.libc)
+                Warden(self._control, theirs, self._bounds).serve()
+            finally:
+                os._exit(1)
+        theirs.close()
+        ours.setblocking(False)
+        self._wardens[ours.fileno()] = _Warden(process, ours)
+        self._poll.register(ours, select.POLLIN)
+
+    def _handle_order(self, warden: _Warden) -> None:
+        """Fork the next program of a warden, which orders one at its start and whenever it has used one."""
+        try:
+            message = warden.channel.recv(16)
+        except BlockingIOError:  # the event was of a channel that had this number before
+            return
+        except OSError:  # it ended before it read our last message
+            message = b""
+        if not message:
+            self._remove(warden)
+            return
+        warden.is_busy, warden.has_ordered = warden.has_ordered, True
+        ours, theirs = socket.socketpair()
+        with ours, theirs, contextlib.suppress(OSError):  # the warden is gone: its channel's end will follow
+            uid, gid = os.getuid(), os.getgid()
+            try:
+                process = linux.fork_into(linux.NEW_USER | linux.NEW_PIDS)
+            except OSError as error:
+                warden.channel.send(f"failed {error}".encode())
+                return
+            if process == 0:
+                try:
+                    program.become_program(theirs, uid, gid)
+                finally:
+                    os._exit(1)
+            handle = os.pidfd_open(process)
+            self._programs[handle] = process, warden
+            self._poll.register(handle, select.POLLIN)
+            socket.send_fds(warden.channel, [f"program {process}".encode()], [ours.fileno(), handle])
+
+    def _report_end(self, handle: int) -> None:
+        process, warden = self._programs[handle]
+        ended, status, usage = os.wait4(process, os.WNOHANG)
+        if ended:
+            self._forget(handle)
+            warden.is_busy = False
+            with contextlib.suppress(OSError):
+                warden.channel.send(f"ended {process} {status} {usage.ru_utime + usage.ru_stime}".encode())
+
+    def _remove(self, warden: _Warden) -> None:
+        """After the end of a warden: end its programs too."""
+        for handle, (process, owner) in [*self._programs.items()]:
+            if owner is warden:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                os.waitpid(process, 0)
+                self._forget(handle)
+        os.kill(warden.process, signal.SIGKILL)
+        os.waitpid(warden.process, 0)
+        self._poll.unregister(warden.channel)
+        del self._wardens[warden.channel.fileno()]
+        warden.channel.close()
+
+    def _forget(self, handle: int) -> None:
+        self._poll.unregister(handle)
+        del self._programs[handle]
+        os.close(handle)

@@ -28,7 +28,7 @@ from backend.cli import (
 )
 from backend.cli.mcp import mcp
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, group, write_error
-from backend.cli.serve import serve
+from backend.cli.serve import serve, train_api
 from proctor import ProctorError
 
 app = typer.Typer(
@@ -57,6 +57,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "eval": runs.evaluate,
     "train": training.train,
     "serve": serve,
+    "train-api": train_api,
     "mcp": mcp,
     "compare": results.compare,
     "regrade": regrading.regrade,

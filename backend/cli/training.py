@@ -18,7 +18,6 @@ from backend.cli.output import BAD_RESULT, OK, AsJson, NoWait, fail, group, say,
 from backend.cli.renderers import write_finding
 from backend.cli.runs import finish, nested
 from backend.cli.watching import POLL_SECONDS
-from backend.domain.training.steering import when_used
 from backend.web.formats import short
 from proctor import Client, Json
 
@@ -263,6 +262,8 @@ def set_(
         return write_json(changes)
     if not changes:
         say("No change: the run already has these values.")
+    from backend.domain.training.steering import when_used  # imports the whole configuration of training
+
     is_over = found["status"] not in ("queued", "running")
     for change in changes:
         say(f"{change['name']}: {change['before']} → {change['after']} {when_used(change['name'], is_over=is_over)}")

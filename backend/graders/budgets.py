@@ -1,4 +1,5 @@
-"""Budgets: judges, questions and monitors that run automatically, on the rollouts where an answer changes most.
+"""Budgets: graders that run automatically, on the rollouts where an answer changes most. A contrastive judge compares
+groups, so whole groups are drawn.
 
 Housekeeping draws a random sample with known chances from each run that detectors have scanned, and queues the grader.
 Rollouts are limited when they are drawn, money before each request. When the money is spent, the sample ends and keeps
@@ -7,17 +8,19 @@ its known chances. Nothing here fails a run.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session, joinedload
 
 from backend.detectors.queries import JUDGED_PHASES
-from backend.domain.graders.sampling import Candidate, choose
-from backend.domain.graders.settings import GraderKind, read_settings
+from backend.domain.graders.evidence import GroupFinding
+from backend.domain.graders.sampling import Candidate, choose, size_of
+from backend.domain.graders.settings import GraderKind, QuestionSettings, read_settings
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunKind, RunStatus
@@ -25,7 +28,7 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.graders.queries import find_work
 from backend.graders.schemas import BudgetResponse, SetBudget
-from backend.graders.selection import nothing_to_grade, rollouts_to_grade
+from backend.graders.selection import contrast_groups, nothing_to_grade, rollouts_to_grade
 from backend.graders.service import GraderIsDeleted, queue_work, refuse_unable
 from backend.graders.tables import Grade, Grader, GraderBudget, GraderRun, GraderSample
 from backend.policies.tables import Policy
@@ -38,8 +41,6 @@ from backend.web.formats import usd
 if TYPE_CHECKING:
     from backend.web.identity import Actor
 
-KINDS = (GraderKind.JUDGE, GraderKind.QUESTION, GraderKind.MONITOR)
-"""Kinds that answer for each rollout."""
 SMALLEST = 10
 """Rollouts drawn at once from a run that still trains: each job has its cost. At its end, the rest is drawn."""
 AT_ONCE = 50_000
@@ -59,8 +60,6 @@ def set_budget(session: Session, actor: Actor, grader: Grader, request: SetBudge
     """Create or replace the budget of a grader for an environment."""
     if grader.deleted_at is not None:
         raise GraderIsDeleted
-    if grader.kind not in KINDS:
-        raise Conflict("Contrastive judges compare groups, so they do not run within a budget. Start them on a run.")
     has_price = bool(session.get_one(Policy, grader.policy_id).configuration.get("price"))
     amounts = request.model_dump(exclude={"environment"})
     if not has_price and (priced := [name for name, value in amounts.items() if "cost" in name and value is not None]):
@@ -119,7 +118,10 @@ def spent(session: Session, budget: GraderBudget, work: GraderRun | None = None)
     if work is None:
         drawn = drawn.where(GraderSample.created_at >= midnight)
         graded = graded.where(Grade.created_at >= midnight)
-        canaries = canaries.where(GraderRun.started_at >= midnight)
+        # A contrast has no grades: all of its cost is that of its work, which may have started on an earlier day.
+        is_contrast = session.get_one(Grader, budget.grader_id).kind is GraderKind.CONTRAST
+        at = func.coalesce(GraderRun.ended_at, func.now()) if is_contrast else GraderRun.started_at
+        canaries = canaries.where(at >= midnight)
     return Spent(session.scalar(drawn) or 0, sum(session.scalar(each) or 0.0 for each in (graded, canaries)))
 
 
@@ -222,29 +224,37 @@ def _draw(session: Session, budget: GraderBudget, run: Run, work: GraderRun) -> 
     rows = session.execute(
         in_batch.outerjoin(ReviewItem, ReviewItem.rollout_id == Rollout.id).with_only_columns(*columns)
     )
-    candidates = []
+    candidates: dict[uuid.UUID, Candidate] = {}
     for rollout_id, reward, group_id, suspicion, cluster in rows:
         share = (reward or 0.0) / highest if highest else 0.0
         number, _ = lots_of(work.id.int & (2**63 - 1), rollout_id)
         kind = cluster or (group_id, round(share, 1), bool(suspicion))
-        candidates.append(Candidate(rollout_id, number, share, suspicion or 0.0, kind))
+        candidates[rollout_id] = Candidate(rollout_id, number, share, suspicion or 0.0, kind)
+    members: dict[uuid.UUID, tuple[uuid.UUID, ...]] = {each: (each,) for each in candidates}
+    if isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST:
+        # A group is drawn as its most suspicious member would be.
+        groups = contrast_groups(session, run, settings.each, among=in_batch)
+        most //= 2 * settings.each
+        members = {}
+        for group in groups:
+            own = (*group.high, *group.low)
+            members[max(own, key=lambda each: size_of(candidates[each]))] = own
+        candidates = {each: candidates[each] for each in members}
     work.drawn_seq = until
     if not candidates and not so_far.rollouts:
         work.reason = nothing_to_grade(settings, "")
     session.add(work)
     session.flush()
-    chosen = choose(candidates, most)
-    if chosen:
-        names = ("size", "priority", "chance")
-        session.execute(
-            insert(GraderSample),
-            [
-                {name: getattr(each, name) for name in names}
-                | {"id": new_id(), "grader_run_id": work.id, "rollout_id": each.id, "batch": until}
-                for each in chosen
-            ],
-        )
-    return len(chosen)
+    names = ("size", "priority", "chance")
+    drawn = [
+        {name: getattr(each, name) for name in names}
+        | {"id": new_id(), "grader_run_id": work.id, "rollout_id": rollout_id, "batch": until}
+        for each in choose(list(candidates.values()), most)
+        for rollout_id in members[each.id]
+    ]
+    if drawn:
+        session.execute(insert(GraderSample), drawn)
+    return len(drawn)
 
 
 def _is_injectable(session: Session, budget: GraderBudget) -> bool:
@@ -276,9 +286,14 @@ def end_sample(session: Session, work: GraderRun) -> str:
 
     The first one that was not graded is the new threshold of its batch, so the chances of the others stay known.
     """
-    is_tried = (
+    is_tried: ColumnElement[bool] = (
         select(Grade.id).where(Grade.grader_id == work.grader_id, Grade.rollout_id == GraderSample.rollout_id).exists()
     )
+    if session.get_one(Grader, work.grader_id).kind is GraderKind.CONTRAST:
+        if not why_to_stop(session, work):
+            return ""  # a comparison that failed is tried again
+        findings = map(GroupFinding.model_validate, work.findings)
+        is_tried = GraderSample.rollout_id.in_([each for found in findings for each in (*found.high, *found.low)])
     own = GraderSample.grader_run_id == work.id
     first = select(GraderSample.batch, func.min(GraderSample.priority)).where(own, ~is_tried)
     thresholds = session.execute(first.group_by(GraderSample.batch)).all()

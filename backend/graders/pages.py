@@ -99,7 +99,6 @@ def show_grader(request: Request, name_or_id: str, session: SessionDep, _: Viewe
         "grader": grader,
         "settings": read_settings(grader.settings),
         "budgets": [budgets.describe_budget(session, each) for each in budgets.budgets_of(session, grader)],
-        "has_budgets": grader.kind in budgets.KINDS,
         "SetBudget": SetBudget,
         "environments": environments(session),
         "runs": runs,

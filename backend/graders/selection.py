@@ -89,10 +89,18 @@ def nothing_to_grade(settings: JudgeSettings | QuestionSettings, where: str) -> 
             )
 
 
-def contrast_groups(session: Session, run: Run, each: int, where: str = "", cluster: str = "") -> list[ContrastGroup]:
+def contrast_groups(
+    session: Session,
+    run: Run,
+    each: int,
+    where: str = "",
+    cluster: str = "",
+    among: Select[uuid.UUID] | None = None,
+) -> list[ContrastGroup]:
     """Groups with different rewards, the widest difference first; at most `each` rollouts per side.
 
-    With a cluster (`detector: cluster`): the group's rollouts in the cluster against those outside of it.
+    `among`: ids of the only rollouts that count. With a cluster (`detector: cluster`): the group's rollouts in the
+    cluster against those outside of it.
     """
     detector, _, name = cluster.partition(": ")
     if cluster and not name:
@@ -106,6 +114,8 @@ def contrast_groups(session: Session, run: Run, each: int, where: str = "", clus
     ]
     if where.strip():
         conditions.append(Rollout.id.in_(matching(session, run, where)))
+    if among is not None:
+        conditions.append(Rollout.id.in_(among.order_by(None)))
     if cluster:
         conditions.append(Rollout.group_id.in_(select(Rollout.group_id).where(Rollout.id.in_(in_cluster))))
     difference = func.max(Rollout.reward) - func.min(Rollout.reward)

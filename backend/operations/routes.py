@@ -24,9 +24,11 @@ _VERBS = {"PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
 """HTML forms can only POST, so changes and deletions have separate addresses."""
 
 
-def json_router(operations: Iterable[Operation]) -> APIRouter:
-    """Add a route for each operation. Literal segments come before parameters in the same place."""
-    router = APIRouter(prefix=PREFIX)
+def add_json_routes(router: APIRouter, operations: Iterable[Operation]) -> None:
+    """Add a route for each operation to the app's own router: FastAPI builds the routes of included routers twice.
+
+    Literal segments come before parameters in the same place.
+    """
     for operation in sorted(
         operations, key=lambda each: [(part.startswith("{"), part) for part in each.path.split("/")]
     ):
@@ -55,7 +57,7 @@ def json_router(operations: Iterable[Operation]) -> APIRouter:
             content = {"multipart/form-data": {"schema": schema}}
             extra["requestBody"] = {"required": True, "content": content}
         router.add_api_route(
-            operation.path,
+            PREFIX + operation.path,
             _endpoint(operation, is_form=bool(operation.uploads)),
             methods=[operation.method],
             status_code=operation.status,
@@ -68,12 +70,10 @@ def json_router(operations: Iterable[Operation]) -> APIRouter:
             tags=[operation.noun],
             openapi_extra=extra,
         )
-    return router
 
 
-def form_router(operations: Iterable[Operation]) -> APIRouter:
+def add_form_routes(router: APIRouter, operations: Iterable[Operation]) -> None:
     """Add a route for each operation with a page: a POST of the page's form calls it and shows the page."""
-    router = APIRouter(include_in_schema=False)
     for operation in operations:
         if operation.page is None:
             continue
@@ -83,10 +83,10 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
             _endpoint(operation, is_form=True, shows_page=True),
             methods=["POST"],
             response_class=HTMLResponse,
+            include_in_schema=False,
             max_body_size=operation.max_body_size,
             name=f"{operation.function.__name__}_form",
         )
-    return router
 
 
 def _endpoint(operation: Operation, *, is_form: bool, shows_page: bool = False) -> Callable[..., object]:

@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.fields import MEASURED
 from backend.domain.rollouts.record import SCHEMA
-from backend.domain.vocabulary import Split
+from backend.domain.vocabulary import RolloutStatus, Split, Verdict
 from backend.operations.schemas import Download
-from backend.rollouts.formats import huggingface, inspect_log, native, verifiers_v0, verifiers_v1
+from backend.review.tables import NEWEST_VERDICTS, VerdictRecord
+from backend.rollouts.formats import huggingface, inspect_log, native, trainers, verifiers_v0, verifiers_v1
 from backend.rollouts.formats.streams import PlayedVersion, Record, RunFacts, outgoing, write_lines
 from backend.rollouts.queries import matching
 from backend.rollouts.tables import Group, Rollout, Task
@@ -39,6 +40,9 @@ class ExportFormat(StrEnum):
     VERIFIERS_V0 = "verifiers_v0"
     VERIFIERS_V1 = "verifiers_v1"
     INSPECT = "inspect"
+    VERL = "verl"
+    SKYRL = "skyrl"
+    PRIME_RL = "prime_rl"
 
 
 FILE_TYPES = {
@@ -48,8 +52,16 @@ FILE_TYPES = {
     ExportFormat.VERIFIERS_V0: ("verifiers 0.3", "results.jsonl and metadata.json, zipped", ".zip", "application/zip"),
     ExportFormat.VERIFIERS_V1: ("verifiers 0.4", "traces.jsonl", ".jsonl", "application/x-ndjson"),
     ExportFormat.INSPECT: ("Inspect", "an .eval log", ".eval", "application/zip"),
+    ExportFormat.VERL: ("verl", "zipped Parquet by task split, for RL and SFT", ".zip", "application/zip"),
+    ExportFormat.SKYRL: ("SkyRL", "zipped Parquet by task split, for RL and SFT", ".zip", "application/zip"),
+    ExportFormat.PRIME_RL: ("prime-rl", "a zipped dataset, and a batch per training step", ".zip", "application/zip"),
 }
 """Label, note, suffix and media type."""
+LAYOUTS = {
+    ExportFormat.VERL: trainers.VERL,
+    ExportFormat.SKYRL: trainers.SKYRL,
+    ExportFormat.PRIME_RL: trainers.PRIME_RL,
+}
 
 
 def export_rollouts(session: Session, run: Run, kind: ExportFormat, where: str = "") -> Download:
@@ -76,6 +88,10 @@ def export_rollouts(session: Session, run: Run, kind: ExportFormat, where: str =
                 return outgoing(write_lines, map(orjson.dumps, episodes))
             case ExportFormat.INSPECT:
                 return outgoing(inspect_log.write, facts, read())
+            case ExportFormat.VERL | ExportFormat.SKYRL | ExportFormat.PRIME_RL:
+                rows = partial(read, for_training=True)
+                means = _group_means(session, run)
+                return outgoing(trainers.write, LAYOUTS[kind], facts, splits, lambda split: rows(split=split), means)
 
     stem = "traces" if kind is ExportFormat.VERIFIERS_V1 else f"{facts.environment}-{kind}"
     _, _, suffix, media_type = FILE_TYPES[kind]
@@ -118,14 +134,25 @@ def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:
     )
 
 
-def records(session: Session, run: Run, facts: RunFacts, *, split: Split | None = None) -> Iterator[Record]:
-    """Yield the rollouts that pass the filter of `facts` as JSON, in the order of storing."""
+def records(
+    session: Session, run: Run, facts: RunFacts, *, split: Split | None = None, for_training: bool = False
+) -> Iterator[Record]:
+    """Yield the rollouts that pass the filter of `facts` as JSON, in the order of storing.
+
+    `for_training`: only completed ones that no one reviewed as a hack or broken reward, ordered by training step.
+    """
     own = ("id", "phase", "status", "stop_reason", "error_kind", "error_message", "started_at", "ended_at")
     task = (Task.version_id, Task.split, Task.index.label("task_index"), Task.level, Task.seed, Task.arguments)
     columns = [getattr(Rollout, name) for name in (*own, *_SAME)]
     statement: Select[Any] = select(*columns, Rollout.columns.label("scores"), Group.ordinal, *task)
     statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
-    statement = _filtered(session, statement, run, facts.where).order_by(Rollout.seq)
+    statement = _filtered(session, statement, run, facts.where)
+    if for_training:
+        latest = NEWEST_VERDICTS.where(VerdictRecord.run_id == run.id).subquery()
+        bad = select(latest.c.rollout_id).where(latest.c.verdict.in_((Verdict.HACK, Verdict.BROKEN_REWARD)))
+        statement = statement.where(Rollout.status == RolloutStatus.COMPLETED, Rollout.id.not_in(bad))
+        statement = statement.order_by(func.coalesce(Rollout.training_step, 0))
+    statement = statement.order_by(Rollout.seq)
     if split is not None:
         statement = statement.where(Task.split == split)
     weights = dict(zip(facts.columns, facts.weights, strict=True))
@@ -156,6 +183,15 @@ def records(session: Session, run: Run, facts: RunFacts, *, split: Split | None 
             **{name: getattr(row, name) for name in _SAME},
         }
         yield {name: value for name, value in record.items() if value is not None}
+
+
+def _group_means(session: Session, run: Run) -> dict[str, float]:
+    """The mean reward of the completed rollouts of each group, whether they pass the filter or not."""
+    key = (Group.phase, Group.training_step, Group.ordinal.label("group"))
+    mean = select(*key, func.avg(Rollout.reward).label("mean")).join(Rollout, Rollout.group_id == Group.id)
+    mean = mean.where(Rollout.run_id == run.id, Rollout.status == RolloutStatus.COMPLETED).group_by(*key)
+    rows = session.execute(mean).mappings()
+    return {trainers.group_of(dict(row)): float(row["mean"]) for row in rows if row["mean"] is not None}
 
 
 def _filtered(session: Session, statement: Select[Any], run: Run, where: str) -> Select[Any]:

@@ -86,7 +86,7 @@ def get_rollout(session: Session, actor: Actor, rollout: Rollout) -> WholeRollou
 def export_rollouts(session: Session, actor: Actor, run: Run, request: ExportRollouts) -> Download:
     """Export a run's rollouts: JSONL, Parquet, a Hugging Face folder, verifiers 0.3 or 0.4, or an Inspect log.
 
-    Failed rollouts stay failed in every format.
+    Failed rollouts stay failed in every format. The formats of trainers (verl, SkyRL, prime-rl) omit them.
     """
     return export.export_rollouts(session, run, request.format, request.where)
 

@@ -170,7 +170,9 @@ class ExportRollouts(Request):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    format: ExportFormat = Field(ExportFormat.JSONL, description="File format. huggingface and verifiers_v0 are zips.")
+    format: ExportFormat = Field(
+        ExportFormat.JSONL, description="File format. huggingface, verifiers_v0, verl, skyrl and prime_rl are zips."
+    )
     where: Where = ""
 
 

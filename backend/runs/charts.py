@@ -142,6 +142,7 @@ MACHINERY = (
     ("tokens", "Tokens of a step", "tokens", ("in", "out")),
     ("ratio", "Importance ratio", "ratio", ("mean", "max")),
     ("ratio", "Clipped tokens", "share", ("low_clip", "high_clip")),
+    ("ahead", "Time to sample a step ahead", "seconds", ("seconds",)),
 )
 
 
@@ -190,6 +191,15 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
         curriculum.append(Chart("curriculum-success", "Success at the top level", "share", successes, 0, 1))
     if recipe == Recipe.DISTILLATION:
         cheating.insert(0, _single("teacher_kl", "Reverse KL to the teacher", "nats per token"))
+    ahead = []
+    if "staleness" in known:
+        overlap = Series("ahead/overlap", "learning while sampling"), Series("ratio/truncated", "limited weights")
+        speeds = Series("tokens_per_second", "training"), Series("ahead/tokens_per_second", "sampling process")
+        ahead = [
+            Chart("staleness", "Staleness of episodes", "steps", (Series("staleness", "staleness"),), low=0),
+            Chart("ahead/overlap", "Sampling ahead", "share", overlap, 0, 1, has_rollouts=False),
+            Chart("tokens_per_second", "Tokens per second", "tokens/s", speeds, low=0, has_rollouts=False),
+        ]
     heldout_columns = tuple(Series(f"heldout/columns/{name}", name) for name in run.columns)
     grpo = [
         Chart("reward", "Reward", "reward", (Series("reward", "train"), Series("heldout/reward", "held-out"))),
@@ -204,6 +214,7 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
         _single("completions/mean_length", "Completion length", "tokens", low=0),
         Chart("groups/no_variance", "Groups without variance", "share", tuple(uniform), 0, 1),
         *(screening if is_screened else ()),
+        *ahead,
         _single("completions/truncated", "Truncated completions", "share", 0, 1),
         _single("loss", "Loss", "loss"),
         _single("grad_norm", "Gradient norm", "norm", low=0),

@@ -120,7 +120,7 @@ def findings_at_once(
     model = starting_model(session, configuration.model)
     plan = Plan(
         configuration=configuration,
-        sites=[Site(each.typed_manifest, each.certificate, weight) for each, weight in versions],
+        sites=[Site(configuration.played(each.typed_manifest), each.certificate, weight) for each, weight in versions],
         offers=offers(session),
         checkpoint_bytes=model.size_bytes,
         context=model.context,

@@ -27,7 +27,7 @@ def test_every_benchmark_is_listed():
     assert {path.stem for path in FOLDER.glob("*.py")} == SHARED | set(command.BENCHMARKS)
 
 
-IMPORTS_TORCH = {"bare_trl", "gpu", "training"}
+IMPORTS_TORCH = {"ahead", "bare_trl", "decoding", "gpu", "training"}
 
 
 def _marked(names: Iterable[str]) -> list[Any]:

@@ -101,3 +101,19 @@ def test_a_penalty_that_falls_while_the_rest_improves_is_progress() -> None:
     context = replace(WIN, columns=("win", "invalid"), weights={"win": 1.0, "invalid": -0.1})
     assert not flags("column_divergence", *(step(number, "invalid") for number in range(25)), context=context)
     assert flags("column_divergence", *(step(number, "style") for number in range(25)), context=WIN)
+
+
+def test_a_small_loss_beside_a_large_gain_is_a_note_until_it_matters() -> None:
+    def step(number: int, loss: float) -> list[RolloutRow]:
+        columns = {"win": 0.02 * number, "style": 1 - loss * number}
+        return [row(columns["win"] + 0.2 * columns["style"] + 0.01 * n, columns=columns) for n in range(4)]
+
+    (note,) = flags("column_divergence", *(step(number, 0.015) for number in range(25)), context=WIN)
+    assert note.severity is Severity.NOTE
+    grown = flags(
+        "column_divergence", *(step(number, 0.015 + max(0, number - 15) / 300) for number in range(45)), context=WIN
+    )
+    assert [draft.severity for draft in grown] == [Severity.NOTE, Severity.ALERT]
+    unweighted = replace(WIN, weights={"win": 1.0, "style": 0.0})
+    (alert,) = flags("column_divergence", *(step(number, 0.015) for number in range(25)), context=unweighted)
+    assert alert.severity is Severity.ALERT

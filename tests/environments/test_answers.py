@@ -46,6 +46,12 @@ def test_each_line_of_an_answer_must_count() -> None:
     assert {"line 1 changed", "line 2 changed", "without the last line"} <= names
 
 
+@pytest.mark.parametrize(("answer", "is_denied"), [("1 0\n0 1", True), ("[1, 2]", True), ("yes", True), ("42", False)])
+def test_a_denied_answer_is_tried_except_of_a_number(answer: str, is_denied: bool) -> None:
+    denied = [each.answers[0][0] for each in wrong_answers(answer, []) if each.name == "denied"]
+    assert denied == [f"not {answer}"] * is_denied
+
+
 @pytest.mark.parametrize(
     ("near", "rounded"),
     [("2.221", True), ("2.2", True), ("2.25", False), ("-2.220", False), ("2.220 m", False), ("3", False)],

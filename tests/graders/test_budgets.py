@@ -17,7 +17,7 @@ from backend.detectors.grader_detectors import audits_of_graders, sampled_record
 from backend.detectors.queries import Scope
 from backend.domain.graders.settings import GraderKind
 from backend.domain.vocabulary import JobStatus, Phase, Queue, RunKind, RunStatus, Verdict
-from backend.graders.budgets import INJECTABLE, grade_within_budgets
+from backend.graders.budgets import INJECTABLE, grade_within_budgets, spent
 from backend.graders.queries import find_work
 from backend.graders.service import run_grader, stop_grader
 from backend.graders.tables import Grader, GraderBudget, GraderRun, GraderSample
@@ -30,6 +30,7 @@ from tests.factories import make_flag, make_group, make_member, make_rollout, ma
 from tests.graders.asked import (
     DEMANDS,
     GAVE_UP,
+    STAYED,
     Nobody,
     answers,
     carry_out,
@@ -42,6 +43,7 @@ from tests.graders.asked import (
 )
 from tests.graders.conftest import make_judge
 from tests.graders.fake import FakeJudge, serving
+from tests.graders.test_question_monitors import comparing
 
 PRICE_OF_ONE = 0.0002
 
@@ -322,9 +324,34 @@ def test_budgets_are_set_shown_and_ended(session: Session, author: TestClient, v
     assert author.post(f"{address}/{name}/delete").status_code == 404
 
 
-def test_a_limit_of_money_needs_a_price_and_only_answers_run_automatically(
-    session: Session, author: TestClient
-) -> None:
+@pytest.mark.usefixtures("committed_database")
+def test_a_contrastive_judge_compares_whole_groups_until_the_money_is_spent() -> None:
+    with serving(FakeJudge(comparing)) as fake:
+        with transaction() as session:
+            judge = make_question(session, fake.url, name="apart", kind=GraderKind.CONTRAST, concurrency=1, each=2)
+            replies, rewards = [f"{STAYED} abracadabra", STAYED, STAYED, STAYED], [1.0, 1.0, 0.0, 0.0]
+            run = make_asked_run(session, replies * 6, rewards=rewards * 6, group_size=4)
+            money = (DEMANDS + 1.5) * PRICE_OF_ONE
+            make_budget(session, judge, run, rollouts_per_run=14, cost_per_run=money, cost_per_day=1.0)
+            scan(session, run)
+            assert grade_within_budgets(session) == 12
+            work = work_of(session, run, judge)
+            chances = {each.rollout_id: each.chance for each in sample_of(session, work)}
+            groups = session.scalars(select(Rollout.group_id).where(Rollout.id.in_(chances))).all()
+            assert (len(groups), len(set(groups))) == (12, 3)
+        work = carry_out(work.id)
+        assert (work.status, work.total, len(work.findings)) == (RunStatus.COMPLETED, 3, 2)
+        assert (work.reason or "").startswith("The budget for this run is spent")
+        assert len(fake.bodies) == DEMANDS + 2
+        with transaction() as session:
+            sample = sample_of(session, session.get_one(GraderRun, work.id))
+            assert len(sample) == 8
+            assert all(each.chance <= chances[each.rollout_id] for each in sample)
+            assert spent(session, session.scalars(select(GraderBudget)).one()).cost == pytest.approx(work.cost)
+            assert grade_within_budgets(session) == 0
+
+
+def test_a_limit_of_money_needs_a_price(session: Session, author: TestClient) -> None:
     run = make_run(session)
     free, contrast = make_question(session), make_question(session, name="both", kind=GraderKind.CONTRAST)
     free.policy.configuration = {"base_url": "http://x/v1", "model": "m"}
@@ -333,7 +360,8 @@ def test_a_limit_of_money_needs_a_price_and_only_answers_run_automatically(
     refused = author.post(f"/api/v1/graders/{free.name}/budgets", json=body)
     assert refused.status_code == 422
     assert "has no price" in refused.text
-    assert author.post(f"/api/v1/graders/{contrast.name}/budgets", json=body).status_code == 409
+    assert author.post(f"/api/v1/graders/{contrast.name}/budgets", json=body).status_code == 200
+    assert "Set a budget" in author.get(f"/graders/{contrast.id}").text
     assert author.post(f"/api/v1/graders/{free.name}/budgets", json=body | {"environment": "no"}).status_code == 404
 
 

@@ -1,4 +1,4 @@
-"""`proctor serve FOLDER` as people start it: it says where it listens, answers, and ends cleanly."""
+"""`proctor serve FOLDER` and `proctor train-api FOLDER` as people start them: they say where, answer, end cleanly."""
 
 import json
 import os
@@ -32,10 +32,10 @@ def weights(tokenizer: Any, tmp_path: Path) -> Path:
 def start() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
-    def begin(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "backend.cli", "serve", *arguments]
+    def begin(*arguments: str, command: str = "serve") -> subprocess.Popen[str]:
+        whole = [sys.executable, "-m", "backend.cli", command, *arguments]
         process = subprocess.Popen(
-            command,
+            whole,
             cwd=PROJECT_ROOT,
             text=True,
             stdout=subprocess.PIPE,
@@ -80,3 +80,23 @@ def test_others_may_not_reach_it_without_a_token(weights: Path, start: Start) ->
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "--token" in said
+
+
+def test_the_training_api_prints_its_key_answers_only_with_it_and_ends_with_ctrl_c(weights: Path, start: Start) -> None:
+    process = start(str(weights), "--port", "0", "--json", command="train-api")
+    assert process.stdout is not None
+    news = json.loads(process.stdout.readline())
+    assert (news["model"], news["context"], news["token"][:4]) == ("tiny", 128, "tml-")
+    models = f"{news['url']}/api/v1/get_server_capabilities"
+    answer = httpx.get(models, headers={"X-API-Key": news["token"]})
+    assert answer.json()["supported_models"][0]["model_name"] == "tiny"
+    assert httpx.get(models).status_code == 401
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(30) == 0
+
+
+def test_the_training_api_refuses_keys_that_clients_refuse(weights: Path, start: Start) -> None:
+    process = start(str(weights), "--token", "s3cret", command="train-api")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "tml-" in said

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from backend.app import create_app
 from backend.domain.vocabulary import PolicyKind, Role
 from backend.operations.declaration import operations_of
-from backend.operations.routes import form_router, json_router
+from backend.operations.routes import add_form_routes, add_json_routes
 from backend.policies.tables import Policy
 from tests.operations import labels
 from tests.web_fixtures import *  # noqa: F403
@@ -22,8 +22,8 @@ def whole_app() -> FastAPI:
     """Built once."""
     app = create_app()
     declared = operations_of(labels)
-    app.include_router(json_router(declared))
-    app.include_router(form_router(declared))
+    add_json_routes(app.router, declared)
+    add_form_routes(app.router, declared)
     return app
 
 

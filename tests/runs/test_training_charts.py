@@ -95,6 +95,16 @@ def test_time_tokens_and_ratios_have_charts(session: Session) -> None:
     assert "seconds/step" in charts
 
 
+def test_a_run_that_samples_ahead_shows_its_staleness_overlap_and_speed(session: Session) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    names = ["staleness", "ahead/overlap", "ratio/truncated", "tokens_per_second", "ahead/tokens_per_second"]
+    main = {chart.key: chart for chart in charts_of(run, names)[0]}
+    assert labels(main["ahead/overlap"]) == ["learning while sampling", "limited weights"]
+    assert labels(main["tokens_per_second"]) == ["training", "sampling process"]
+    assert "staleness" in main
+    assert "staleness" not in {chart.key for chart in charts_of(run, ["tokens_per_second"])[0]}
+
+
 def test_what_replacement_throws_away_is_drawn_where_it_is_on(session: Session) -> None:
     plain = make_run(session, kind=RunKind.TRAINING)
     replacing = make_run(session, kind=RunKind.TRAINING, configuration={"grpo": {"replace_uniform": 2}})

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from workers.models.policy import LocalPolicy
 from workers.models.vllm_adapters import AdapterServer
 from workers.policies.base import EpisodeStart, Turn
 from workers.rollouts.engine import GroupPlan, policy_seed
+from workers.training.ahead import SampleAhead, SampleOrder, load_trained
 from workers.training.examples import TrainingExample
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep, Masked, Screened
 from workers.training.hardware import FLOAT32, Hardware
@@ -120,18 +122,55 @@ class Outcome:
         screened: Screened = lambda *_: set(),
         is_told: bool = True,
         hardware: Hardware = FLOAT32,
+        before_play: Callable[[SampleOrder], None] = lambda _: None,
         ranks: Ranks = ALONE,
         server: AdapterServer | None = None,
     ) -> None:
+        """`before_play`: called in the thread that samples ahead, if `choice.staleness` is above 0."""
         self.model, tokenizer = load_folder(start) if start else make_tiny()
         self.untrained = self.weights
         self.game = Game(self.model, tokenizer, spoil=spoil, turns=turns, openings=openings)
         self.game.policy.sampler.is_bf16 = hardware.is_bf16
+        self.server = server
         if server is not None:
             self.game.policy.sample_with(server)
         self.steps: list[GrpoStep] = []
         self.stop_after, self.after_step = stop_after, after_step
         self.controls = controls or GrpoControls()
+        self.orders: list[SampleOrder] = []
+        self.ahead = None
+        if choice.staleness:
+            model, _ = load_folder(start) if start else make_tiny()
+            self.game = Game(model, tokenizer, spoil=spoil, turns=turns, openings=openings)
+
+            def play(order: SampleOrder, weights: Path) -> list[Rollout]:
+                self.orders.append(order)
+                before_play(order)
+                load_trained(model, weights)
+                self.game.policy.sampler.temperature = order.temperature
+                return self.game.play(order.step, range(choice.tasks_per_step))
+
+            self.ahead = SampleAhead(choice=choice, folder=folder, plan=lambda _: [], play=play)
+        with self.ahead or nullcontext():
+            self._train(tokenizer, folder, choice, masked, screened, hardware, ranks, is_told=is_told)
+
+    def _train(
+        self,
+        tokenizer: Any,
+        folder: Path,
+        choice: GrpoChoice,
+        masked: Masked,
+        screened: Screened,
+        hardware: Hardware,
+        ranks: Ranks,
+        *,
+        is_told: bool,
+    ) -> None:
+        ahead = self.ahead
+
+        def play(step: int, ordinals: Sequence[int]) -> list[Rollout]:
+            return play_together(ranks, step, plans_of(ordinals), self.play_plans)
+
         train_grpo(
             GrpoRun(
                 model=self.model,
@@ -141,9 +180,10 @@ class Outcome:
                 seed=3,
                 folder=folder,
                 save_every=2,
-                play=lambda step, ordinals: play_together(ranks, step, plans_of(ordinals), self.play_plans),
+                play=(lambda step, _: ahead.take(step)) if ahead else play,
                 play_plans=self.play_plans,
-                before_play=partial(server.swap, self.model) if server else lambda: None,
+                sync_sampler=partial(self.server.swap, self.model) if self.server else lambda: None,
+                ahead=ahead,
                 ranks=ranks,
                 on_step=self.take,
                 masked=masked,

@@ -72,6 +72,16 @@ def test_with_the_whole_state_it_repeats_the_source_bit_by_bit(tmp_path: Path) -
     assert torch.equal(branch.weights, whole.weights)
 
 
+def test_batches_that_the_source_had_ordered_ahead_stay_there(tmp_path: Path) -> None:
+    state = tmp_path / "source" / "grpo" / "checkpoint-3"
+    state.mkdir(parents=True)
+    for name in ("complete", "trainer_state.json", "ahead.json", "ahead-2.safetensors"):
+        (state / name).touch()
+    take_over(point_of(tmp_path / "source", 3), tmp_path / "branch", CHOICE, save_every=1)
+    taken = {path.name for path in (tmp_path / "branch" / "checkpoint-3").iterdir()}
+    assert taken == {"complete", "trainer_state.json"}
+
+
 def test_with_the_weights_alone_steps_and_schedule_continue(installation: None, tmp_path: Path) -> None:
     whole = Played(tmp_path / "elsewhere" / "grpo")
     saved = tmp_path / "elsewhere" / "grpo" / "checkpoint-3"

@@ -28,6 +28,15 @@ def test_every_preset_fits_its_environment(name: str) -> None:
     assert PRESETS[name].configuration.heldout.tasks <= manifest.tasks.heldout
 
 
+@pytest.mark.parametrize(("chosen", "played"), [(None, 256), (64, 64), (1000, 256)])
+def test_replies_may_be_shorter_than_the_environment_allows_and_not_longer(chosen: int | None, played: int) -> None:
+    manifest = read_manifest(built_in("tictactoe")["openenv.yaml"])
+    allowed = manifest.with_reply_limit(256)
+    limited = TrainingConfiguration(max_tokens_per_turn=chosen).played(allowed)
+    assert limited.proctor.episode.max_tokens_per_turn == played
+    assert limited.with_reply_limit(256) == allowed
+
+
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
@@ -61,6 +70,21 @@ def test_impossible_choices_are_refused(choices: dict[str, Any], message: str) -
 def test_choices_that_do_not_fit_the_environment_are_named(choices: dict[str, Any], message: str) -> None:
     problems = TrainingConfiguration.model_validate(choices).problems(scripts=["gold", "teacher"], levels=3)
     assert message in " ".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"engine": "vllm"}, "Sampling ahead (grpo.staleness) needs the engine transformers, not vllm"),
+        ({"hardware": {"processes": 2}}, "needs hardware.processes=1: the second process samples"),
+        ({"recipe": "distillation"}, "Distillation scores episodes of the latest policy"),
+    ],
+)
+def test_what_cannot_sample_ahead_is_named(choices: dict[str, Any], message: str) -> None:
+    ahead = {"grpo": {"staleness": 1}, **choices}
+    assert message in " ".join(TrainingConfiguration.model_validate(ahead).problems(scripts=["gold"], levels=1))
+    turns = TrainingConfiguration.model_validate(choices)
+    assert message not in " ".join(turns.problems(scripts=["gold"], levels=1))
 
 
 def test_a_runs_configuration_may_hold_other_things() -> None:

@@ -19,6 +19,7 @@ from backend.domain.training.grpo import GrpoChoice
         ({"credit": "turn", "loss_type": "vespo"}, "credit by turn needs token-level ratios"),
         ({"credit": "turn", "loss_type": "grpo", "importance_level": "sequence"}, "credit by turn"),
         ({"credit": "turn", "aggregation": "normalize_then_sum"}, "set aggregation to sum_then_normalize"),
+        ({"staleness": 1, "replace_uniform": 2}, "set staleness or replace_uniform to 0"),
         ({"micro_batches": 7}, "cannot be divided into 7 micro-batches"),
         ({"levels": [0.0]}, "at least one level"),
         ({"loss_type": "ppo"}, "Input should be"),

@@ -38,9 +38,15 @@ def grpo_run(tmp_path: Any, **fields: Any) -> GrpoRun:
 
 
 @ON_CPU
-def test_a_cpu_computes_in_float32_unless_bf16_is_requested_by_name():
+@pytest.mark.parametrize("has_bf16", [False, True])
+def test_a_cpu_computes_in_float32_unless_bf16_is_requested_and_it_has_instructions(
+    has_bf16: bool, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: has_bf16)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     assert resolve_hardware(HardwareChoice()) == FLOAT32
-    assert resolve_hardware(HardwareChoice(precision="bf16")).is_bf16
+    assert resolve_hardware(HardwareChoice(precision="bf16")).is_bf16 is has_bf16
     assert resolve_hardware(HardwareChoice(gradient_checkpointing=True)).checkpoints_gradients
 
 

@@ -193,6 +193,8 @@ def test_memory_is_the_sum_of_parts_that_can_be_checked_manually():
     assert found.activations == 3 * 5 * (2 * (170 + 2.5 * 2 * 5) + 300) * 4
     assert found.cache == 4 * 5 * 2 * 2 * 10 * 4
     assert found.total == sum(asdict(found).values())
+    ahead = estimate_memory(model, Load(1000, True, 3, 5, 4, samples_ahead=True))
+    assert ahead.total - found.total == ahead.sampler == 4000
 
 
 def test_memory_beyond_the_workers_is_a_problem_with_advice():

@@ -33,7 +33,7 @@ from workers.training.checkpoints import save_model
 from workers.training.hardware import select_device
 from workers.training.launch import failure_message, write_configuration
 from workers.training.ranks import Ranks, StageOrder, fingerprint
-from workers.training.trl_grpo import grpo_arguments, mean_and_highest
+from workers.training.trl_grpo import grpo_arguments, ratio_figures
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 ENGINES = {"torch": "2.13.0", "trl": "1.16.0"}
@@ -157,9 +157,13 @@ def test_weights_that_learned_apart_are_distinguished() -> None:
 
 
 def test_ratios_of_all_ranks_count_by_their_tokens() -> None:
-    assert mean_and_highest([(3.0, 3.0, 1.5), (1.0, 1.0, 1.2)]) == (1.0, 1.5)
-    assert mean_and_highest([(4.0, 2.0, 3.0), (0.0, 0.0, 0.0)]) == (2.0, 3.0)
-    assert mean_and_highest([(0.0, 0.0, 0.0)]) == (1.0, 1.0)
+    assert ratio_figures([(3.0, 3.0, 1.5, 0.0), (1.0, 1.0, 1.2, 0.0)]) == {"ratio/mean": 1.0, "ratio/max": 1.5}
+    assert ratio_figures([(4.0, 2.0, 3.0, 1.0), (0.0, 0.0, 0.0, 0.0)], is_weighted=True) == {
+        "ratio/mean": 2.0,
+        "ratio/max": 3.0,
+        "ratio/truncated": 0.5,
+    }
+    assert ratio_figures([(0.0, 0.0, 0.0, 0.0)]) == {"ratio/mean": 1.0, "ratio/max": 1.0}
 
 
 @pytest.mark.slow

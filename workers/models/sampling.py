@@ -6,11 +6,17 @@ Shapes: B rows, T tokens, V vocabulary, K the most likely tokens.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol, TypedDict, Unpack
 
 import numpy as np
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
+
+from workers.models.decoding import DecodingWeights, new_cache
+
+LEAST_SHARED = 8
+"""Tokens at the start of all prompts from which they are computed once for all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +58,8 @@ class Sampler:
         self.prefills = 0  # batches that started with an empty cache
         self._device = next(model.parameters()).device
         self._rows: Sequence[Row] = ()
-        self._cache = DynamicCache(config=model.config)
+        self._weights = DecodingWeights(model, is_bf16=self.is_bf16)
+        self._cache = new_cache(model.config)
         self._seen_BT = torch.zeros(0, 0, dtype=torch.long)
         self._length_B = torch.zeros(0, dtype=torch.long)
 
@@ -61,7 +68,11 @@ class Sampler:
         was_training = self.model.training
         self.model.eval()
         try:
-            with torch.inference_mode(), torch.autocast(self._device.type, torch.bfloat16, enabled=self.is_bf16):
+            with (
+                self._weights.in_place(),
+                torch.inference_mode(),
+                torch.autocast(self._device.type, torch.bfloat16, enabled=self.is_bf16),
+            ):
                 return self._sample(rows, list(limits), watch)
         finally:
             self.model.train(was_training)
@@ -71,14 +82,12 @@ class Sampler:
         self._rows = ()
 
     def _sample(self, rows: Sequence[Row], limits: list[int], watch: Watch | None) -> list[Sampled]:
-        self._reuse_cache(rows)
-        waiting = [row.tokens[row.fed :] for row in rows]
-        width = max(map(len, waiting))
-        tokens_BT = torch.tensor([[self.pad] * (width - len(ids)) + ids for ids in waiting], device=self._device)
-        real_BT = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in waiting], device=self._device)
+        if self._reuse_cache(rows):
+            logits_BV = self._feed_prompts([row.tokens[row.fed :] for row in rows])
+        else:
+            logits_BV = self._prefill([row.tokens for row in rows])
         for row in rows:
             row.fed = len(row.tokens)
-        logits_BV = self._feed(tokens_BT, real_BT)
         # each row draws one number per token up to its own limit, so the limits of others do not move its stream
         draws = np.zeros((len(rows), max(limits)))
         for place, (row, limit) in enumerate(zip(rows, limits, strict=True)):
@@ -111,23 +120,58 @@ class Sampler:
             replies.append(Sampled(ids[:length], values[:length]))
         return replies
 
-    def _reuse_cache(self, rows: Sequence[Row]) -> None:
-        """Keep the cache if every row continues from it; otherwise start with an empty one."""
+    def _reuse_cache(self, rows: Sequence[Row]) -> bool:
+        """Keep the cache if every row continues from it, and return whether it is kept."""
         place = {id(row): index for index, row in enumerate(self._rows)}
-        if place and all(id(row) in place for row in rows):
+        is_kept = bool(place) and all(id(row) in place for row in rows)
+        if is_kept:
             chosen = [place[id(row)] for row in rows]
             if chosen != list(range(len(place))):
-                index = torch.tensor(chosen, device=self._device)
-                self._cache.batch_select_indices(index)
-                self._seen_BT, self._length_B = self._seen_BT[index], self._length_B[index]
-        else:
-            self.prefills += 1
-            self._cache = DynamicCache(config=self.model.config)
-            self._seen_BT = torch.zeros(len(rows), 0, dtype=torch.long, device=self._device)
-            self._length_B = torch.zeros(len(rows), dtype=torch.long, device=self._device)
-            for row in rows:
-                row.fed = 0
+                self._choose(chosen)
         self._rows = tuple(rows)
+        return is_kept
+
+    def _prefill(self, prompts: Sequence[list[int]]) -> torch.Tensor:
+        """Start with an empty cache and return the logits after each prompt.
+
+        Equal prompts, such as those of a group, are computed once; so is a start that all prompts share.
+        """
+        self.prefills += 1
+        self._cache = new_cache(self.model.config)
+        self._seen_BT = torch.zeros(1, 0, dtype=torch.long, device=self._device)
+        self._length_B = torch.zeros(1, dtype=torch.long, device=self._device)
+        place = {prompt: index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+        different: list[tuple[int, ...]] = list(place)
+        pairs = zip(min(different), max(different), strict=False)
+        shared = min(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), min(map(len, different)) - 1)
+        if len(different) > 1 and shared >= LEAST_SHARED:
+            self._feed_prompts([different[0][:shared]])
+            different = [prompt[shared:] for prompt in different]
+            self._choose([0] * len(different))
+        else:
+            self._seen_BT, self._length_B = (
+                self._seen_BT.expand(len(different), 0),
+                self._length_B.expand(len(different)),
+            )
+        logits_BV = self._feed_prompts(different)
+        chosen = [place[tuple(prompt)] for prompt in prompts]
+        if chosen != list(range(len(different))):
+            self._choose(chosen)
+            logits_BV = logits_BV[chosen]
+        return logits_BV
+
+    def _choose(self, places: Sequence[int]) -> None:
+        """Let the cache consist of these of its rows, in this order; a row may be repeated."""
+        index = torch.tensor(places, device=self._device)
+        self._cache.batch_select_indices(index)
+        self._seen_BT, self._length_B = self._seen_BT[index], self._length_B[index]
+
+    def _feed_prompts(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Append prompts of different lengths, padded at their start. Returns the logits after each."""
+        width = max(map(len, prompts))
+        tokens_BT = torch.tensor([[self.pad] * (width - len(ids)) + list(ids) for ids in prompts], device=self._device)
+        real_BT = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=self._device)
+        return self._feed(tokens_BT, real_BT)
 
     def _feed(self, tokens_BT: torch.Tensor, real_BT: torch.Tensor) -> torch.Tensor:
         """Append tokens to the cache and return the logits after the last one. `real` is 0 for padding, which no later

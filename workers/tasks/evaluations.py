@@ -114,13 +114,10 @@ class EvaluationAttempt:
             """`kept`: rollouts of the whole run that were completed when this attempt began."""
         # The plan's token limit and context replace the manifest's.
         manifest = Manifest.model_validate(self.version.manifest)
+        manifest = manifest.with_reply_limit(plan.sampling.max_tokens_per_turn)
         proctor = manifest.proctor
-        limits = {"max_tokens_per_turn": plan.sampling.max_tokens_per_turn}
-        replaced = {
-            "episode": proctor.episode.model_copy(update=limits),
-            "agent": proctor.agent.model_copy(update={"context": plan.context or proctor.agent.context}),
-        }
-        self.manifest = manifest.model_copy(update={"proctor": proctor.model_copy(update=replaced)})
+        agent = proctor.agent.model_copy(update={"context": plan.context or proctor.agent.context})
+        self.manifest = manifest.model_copy(update={"proctor": proctor.model_copy(update={"agent": agent})})
         self.claim = WorkClaim(run_id, plan, self.manifest, job_id)
         self.recorder = RunRecorder(run_id)
         self.failures: Counter[str] = Counter()

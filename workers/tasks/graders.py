@@ -5,7 +5,7 @@ A retried job continues from the stored grades: completed ones stay, failed ones
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -39,10 +39,12 @@ from backend.graders.tables import GraderRun
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from workers.graders.graders import (
+    C,
     ContrastResult,
     GradeResult,
     GradingPaused,
     Questioner,
+    R,
     grade_cases,
     make_grader,
     stored_quotes,
@@ -164,22 +166,27 @@ def _claim(context: JobContext) -> GraderWork | None:
         work = session.get_one(GraderRun, work_id, with_for_update=True)
         announce(session, topic_of("graders", run.id))
         if isinstance(grader.settings, QuestionSettings) and grader.settings.kind is GraderKind.CONTRAST:
-            groups = contrast_groups(session, run, grader.settings.each, work.where, work.cluster or "")
+            among = sampled_rollouts(work) if work.is_sampled else None
+            groups = contrast_groups(session, run, grader.settings.each, work.where, work.cluster or "", among)
+            if work.is_sampled:  # the sample ends at the first group that is not compared
+                places = {each: place for place, each in enumerate(session.scalars(sampled_rollouts(work)))}
+                groups.sort(key=lambda group: places[group.high[0]])
             compared = {GroupFinding.model_validate(each).key for each in work.findings}
             work.total = len({group.key for group in groups} | compared)
             missing = [group for group in groups if group.key not in compared]
-            return GraderWork(work_id, run.id, grader, groups=missing)
-        if work.is_sampled:
-            rollouts = sampled_rollouts(work)
+            rest = GraderWork(work_id, run.id, grader, groups=missing, is_sampled=work.is_sampled)
         else:
-            rollouts = rollouts_to_grade(session, run, grader.settings, work.where)
-        work.total = count_of(session, rollouts)
-        ungraded = session.scalars(without_grade(rollouts, grader_id)).all()
-        report = None
+            if work.is_sampled:
+                rollouts = sampled_rollouts(work)
+            else:
+                rollouts = rollouts_to_grade(session, run, grader.settings, work.where)
+            work.total = count_of(session, rollouts)
+            ungraded = session.scalars(without_grade(rollouts, grader_id)).all()
+            rest = GraderWork(work_id, run.id, grader, rollouts=ungraded, is_sampled=work.is_sampled)
         if work.is_sampled and work.canaries and isinstance(grader.settings, QuestionSettings):
             known = CanaryReport.model_validate(work.canaries)
-            report = known if len(known.results) == len(demands(grader.settings)) else None  # else it broke off
-        return GraderWork(work_id, run.id, grader, rollouts=ungraded, is_sampled=work.is_sampled, canaries=report)
+            rest = replace(rest, canaries=known if len(known.results) == len(demands(grader.settings)) else None)
+        return rest
 
 
 async def _grade(work: GraderWork) -> bool:
@@ -197,35 +204,43 @@ async def _grade(work: GraderWork) -> bool:
         raises_flags = grader.settings.kind is not GraderKind.JUDGE and not report.is_injectable
         limit = (grader.policy.get("limits") or {}).get("concurrency") or missing  # of the endpoint
         concurrency = min(grader.settings.concurrency, int(limit), missing)
+        received = stored = 0.0  # cost of the grades
+
+        async def affordable(cases: AsyncIterator[C]) -> AsyncIterator[C]:
+            async for case in cases:
+                unstored = received - stored
+                if work.is_sampled and await asyncio.to_thread(graders.is_budget_spent, work.id, unstored):
+                    return
+                yield case
+
+        async def received_from(request: Awaitable[R]) -> R:
+            nonlocal received
+            result = await request
+            received += result.cost or 0.0
+            return result
+
+        def stored_as(store: Callable[[list[tuple[C, R]]], None]) -> Callable[[list[tuple[C, R]]], None]:
+            def store_batch(batch: list[tuple[C, R]]) -> None:
+                nonlocal stored
+                store(batch)
+                stored += sum(result.cost or 0.0 for _, result in batch)
+
+            return store_batch
+
         if work.groups and isinstance(model, Questioner):
             await grade_cases(
-                _load_groups(work.groups),
-                lambda case: model.contrast(case[2], seed=uuid.UUID(case[0].key).int & 0x3FFFFFFF),
-                partial(_store_contrasts, work, model.settings, raises_flags=raises_flags),
+                affordable(_load_groups(work.groups)),
+                lambda case: received_from(model.contrast(case[2], seed=uuid.UUID(case[0].key).int & 0x3FFFFFFF)),
+                stored_as(partial(_store_contrasts, work, model.settings, raises_flags=raises_flags)),
                 concurrency=concurrency,
             )
         else:
-            received = stored = 0.0  # cost of the grades
-
-            async def affordable() -> AsyncIterator[RolloutToGrade]:
-                async for case in graders.iterate_rollouts(work.rollouts):
-                    unstored = received - stored
-                    if work.is_sampled and await asyncio.to_thread(graders.is_budget_spent, work.id, unstored):
-                        return
-                    yield case
-
-            async def grade(case: RolloutToGrade) -> GradeResult:
-                nonlocal received
-                result = await model.grade(case.facts, seed=case.seed)
-                received += result.cost or 0.0
-                return result
-
-            def store(batch: Sequence[tuple[RolloutToGrade, GradeResult]]) -> None:
-                nonlocal stored
-                graders.store_grades(work.run_id, grader, batch, raises_flags=raises_flags)
-                stored += sum(result.cost or 0.0 for _, result in batch)
-
-            await grade_cases(affordable(), grade, store, concurrency=concurrency)
+            await grade_cases(
+                affordable(graders.iterate_rollouts(work.rollouts)),
+                lambda case: received_from(model.grade(case.facts, seed=case.seed)),
+                stored_as(partial(graders.store_grades, work.run_id, grader, raises_flags=raises_flags)),
+                concurrency=concurrency,
+            )
     return True
 
 

@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest, RewardColumn
 from backend.domain.rollouts.rollout import Rollout, TaskSpec, drawn_task, task_of
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.mix import MixPart, union_columns
+from backend.domain.training.mix import union_columns
 from backend.domain.vocabulary import Split
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.runs.tables import Run
@@ -105,17 +105,19 @@ def read_assignment(run_id: uuid.UUID) -> Assignment:
             run_id=run_id,
             policy_id=run.policy_id,
             configuration=configuration,
-            envs=training_envs_of(session, run.version_id, configuration.mix),
+            envs=training_envs_of(session, run.version_id, configuration),
             folder=training_folder(run_id),
             was_gate_closed=run.summary.get("gate", {}).get("is_open") is False,
             branch=branch,
         )
 
 
-def training_envs_of(session: Session, version_id: uuid.UUID, mix: Sequence[MixPart]) -> tuple[TrainingEnv, ...]:
+def training_envs_of(
+    session: Session, version_id: uuid.UUID, configuration: TrainingConfiguration
+) -> tuple[TrainingEnv, ...]:
     options = (undefer(EnvironmentVersion.files), joinedload(EnvironmentVersion.environment))
     versions = [session.get_one(EnvironmentVersion, version_id, options=options)]
-    for part in mix:
+    for part in configuration.mix:
         of_part = (Environment.name == part.environment, EnvironmentVersion.number == part.version)
         version = session.scalars(
             select(EnvironmentVersion).join(EnvironmentVersion.environment).where(*of_part).options(*options)
@@ -124,7 +126,7 @@ def training_envs_of(session: Session, version_id: uuid.UUID, mix: Sequence[MixP
             raise VersionIsGone(f"{part.environment} v{part.version} no longer exists.")
         versions.append(version)
     counts = Counter(version.environment.name for version in versions)
-    weights = [1.0, *(part.weight for part in mix)]
+    weights = [1.0, *(part.weight for part in configuration.mix)]
     envs = []
     for position, (version, weight) in enumerate(zip(versions, weights, strict=True)):
         name = version.environment.name
@@ -132,7 +134,7 @@ def training_envs_of(session: Session, version_id: uuid.UUID, mix: Sequence[MixP
             TrainingEnv(
                 name=name if counts[name] == 1 else f"{name}_v{version.number}",
                 version_id=version.id,
-                manifest=Manifest.model_validate(version.manifest),
+                manifest=configuration.played(Manifest.model_validate(version.manifest)),
                 content_hash=version.content_hash,
                 files=dict(version.files),
                 weight=weight,

@@ -314,9 +314,7 @@ def train_attacker(
     The model must be placed on the CPU: call `select_device` before torch is used.
     """
     torch.set_num_threads(CONFIGURATION.threads)
-    episode = manifest.proctor.episode
-    limits = episode.model_copy(update={"max_tokens_per_turn": min(MAX_TOKENS, episode.max_tokens_per_turn)})
-    short = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": limits})})
+    short = manifest.with_reply_limit(min(MAX_TOKENS, manifest.proctor.episode.max_tokens_per_turn))
     env = TrainingEnv(manifest.name, uuid.UUID(int=0), short, content_hash(files), files)
     with open_env_pool([env], CONFIGURATION) as pool, tempfile.TemporaryDirectory(prefix="attacker-") as folder:
         subject = CheckSubject(short, pool.server_of(env.tag), files=files, should_stop=should_stop)

@@ -180,7 +180,8 @@ def take_over(
         shutil.copy(plan, folder / "plans" / plan.name)
     is_kept = (states / target.name / COMPLETE).exists()
     if is_kept and (states / target.name / optimizer).exists():
-        shutil.copytree(states / target.name, target)
+        # tasks and weights of batches sampled ahead belong to the source, which may play another version
+        shutil.copytree(states / target.name, target, ignore=shutil.ignore_patterns("ahead*"))
         mark_complete(target)
         return "the trainer's whole state: weights, optimizer and random numbers"
     with transaction() as session:

@@ -45,7 +45,8 @@ async def check_capacity(assignment: Assignment, processes: int) -> None:
     if servers > total["servers"] or memory_mb > total["memory_mb"]:
         raise NoCapacity(
             f"All processes together lease {servers} env servers with {memory_mb:,} MB; the env host has room for "
-            f"{total['servers']} with {total['memory_mb']:,} MB. Choose fewer hardware.processes or servers."
+            f"{total['servers']} with {total['memory_mb']:,} MB. Choose fewer hardware.processes or servers, or "
+            "grpo.staleness=0."
         )
 
 

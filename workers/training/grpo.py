@@ -18,11 +18,11 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import Recipe, Stage
 from backend.domain.vocabulary import Phase
 from workers.models.load import Loaded
-from workers.models.policy import LocalPolicy
 from workers.models.vllm_adapters import AdapterServer
 from workers.storage.detectors import record_flags, resume_scanner
 from workers.storage.rollouts import rollout_id
 from workers.storage.steering import record_screened
+from workers.training.ahead import SampleAhead
 from workers.training.assignment import Assignment
 from workers.training.checkpoints import reached_step
 from workers.training.context import TrainingContext, TrainingStopped
@@ -33,6 +33,7 @@ from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep
 from workers.training.hardware import resolve_hardware
 from workers.training.ranks import Ranks, StageOrder, play_together
 from workers.training.reporting import ETA_STEPS, BackgroundWriter, seconds_left, step_figures
+from workers.training.sampler import SamplingProcess, training_policy
 from workers.training.steering import Steering
 from workers.training.teacher import load_teacher, score_rollouts
 from workers.training.trl_base import Clock
@@ -56,9 +57,7 @@ def grpo_run(assignment: Assignment, order: StageOrder, ranks: Ranks, loaded: Lo
     if configuration.recipe is Recipe.DISTILLATION:  # the teacher takes the place of the reference and of rewards
         choice = choice.model_copy(update={"beta": 0.0, "credit": "episode", "replace_uniform": 0})
     hardware = replace(resolve_hardware(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
-    sampling = choice.model_dump(include={"temperature", "top_p", "top_k"})
-    policy = LocalPolicy(*loaded, **sampling, lockstep=True, is_bf16=hardware.is_bf16)
-
+    policy = training_policy(configuration, loaded)
     return GrpoRun(
         model=loaded[0],
         tokenizer=loaded[1],
@@ -111,6 +110,7 @@ class GrpoStage:
         self._screening = Screening(assignment.run_id, self._scanner, self._verdicts, self._actions, mixed)
         self._writer = BackgroundWriter()
         self._clock = Clock()
+        self._ahead: SampleAhead | None = None
         self._is_used_up = False
 
     def run(self) -> None:
@@ -120,8 +120,12 @@ class GrpoStage:
         context.recorder.log(
             f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
             f"{context.env_pool.capacity} at a time"
+            + (f", sampled {choice.staleness} ahead by a second process" if choice.staleness else "")
         )
         context.ranks.decide(lambda: asdict(self._order))
+        process = SamplingProcess(context.assignment.run_id, Path(self._order.weights))
+        if context.configuration.samples_ahead:
+            self._ahead = SampleAhead(choice=choice, folder=self.folder, plan=self._planner.plans, play=process.play)
         run = replace(
             self._run,
             play=self._play,
@@ -130,11 +134,15 @@ class GrpoStage:
             masked=self._verdicts.wrongly_rewarded,
             screened=self._screening.screened,
             controls=self._controls,
+            ahead=self._ahead,
             vllm=configuration.vllm if configuration.engine == "vllm" and configuration.vllm.mode != "lora" else None,
             score=self._load_teacher() if configuration.recipe is Recipe.DISTILLATION else None,
         )
         try:
             with ExitStack() as stack:
+                if self._ahead is not None:
+                    stack.enter_context(self._ahead)
+                    stack.enter_context(process)  # it ends first: then nothing is being sampled
                 if configuration.engine == "vllm" and configuration.vllm.mode == "lora":
                     run = self._with_adapter_server(run, stack)
                 stack.enter_context(self._writer)
@@ -155,7 +163,7 @@ class GrpoStage:
         server.check()
         stack.callback(server.close)
         run.policy.sample_with(server)
-        return replace(run, before_play=partial(server.swap, run.model))
+        return replace(run, sync_sampler=partial(server.swap, run.model))
 
     def _load_teacher(self) -> Callable[[Sequence[Rollout]], list[list[float]]]:
         choice, tokenizer = self.context.configuration.distillation, self._run.tokenizer
@@ -166,6 +174,8 @@ class GrpoStage:
 
     def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
         self._scanner.tune(self._steering.settings.detectors.thresholds)
+        if self._ahead is not None:
+            return self._ahead.take(step)
         plans = self._planner.plans(step, ordinals)
         return play_together(self.context.ranks, step, plans, self._run.play_plans)
 

@@ -22,6 +22,7 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import VllmChoice
 from backend.domain.training.grpo import GrpoChoice
 from workers.models.policy import LocalPolicy
+from workers.training.ahead import SampleAhead
 from workers.training.examples import BrokenStep, examples_of_step
 from workers.training.ranks import PlayPlans, StageRun, leader_only
 
@@ -68,6 +69,8 @@ class GrpoStep:
     - `groups/no_variance`: share of groups whose rewards are all equal, which teach nothing
     - `ratio/mean`, `ratio/max`: probability of tokens in training divided by their probability when sampled
     - `ratio/low_clip`, `ratio/high_clip`: share of tokens that teach nothing because of their ratio, if the loss clips
+    - `ratio/truncated`: share of tokens whose importance weight was limited, if sampling runs ahead
+    - `staleness`, `ahead/overlap`, `ahead/seconds`, `ahead/tokens_per_second`: of sampling ahead
     """
     seconds: Mapping[str, float]  # by part; `idle`: bookkeeping and waiting for other processes; and `step` in all
 
@@ -85,7 +88,8 @@ class GrpoRun(StageRun):
     columns_of: ColumnsFor | None = None
     """Mixes only: columns of the rollout's own environment, whose weights make its reward."""
     vllm: VllmChoice | None = None  # samples with vLLM, which TRL starts or updates
-    before_play: Callable[[], None] = lambda: None  # leader only; called before each step's rollouts
+    sync_sampler: Callable[[], None] = lambda: None  # leader only; called before each step's rollouts
+    ahead: SampleAhead | None = None  # plays batches ahead; `play` then takes them from it
     score: Callable[[Sequence[Rollout]], list[list[float]]] | None = None
     """Distillation only: advantages by token from a teacher, in place of those from rewards. Leader only."""
     longest_completion: int = 256  # scale of the `dr_grpo` loss only

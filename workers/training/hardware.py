@@ -1,6 +1,7 @@
 """A run's hardware settings, resolved for this machine."""
 
 import os
+import platform
 import resource
 from dataclasses import dataclass
 
@@ -35,11 +36,19 @@ def select_device(choice: HardwareChoice) -> None:
 
 def resolve_hardware(choice: HardwareChoice) -> Hardware:
     """Resolve the precision: by default bf16 on a GPU that supports it and float32 elsewhere."""
-    has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    if choice.precision == "bf16" and torch.cuda.is_available() and not has_bf16:
+    has_gpu = torch.cuda.is_available()
+    has_bf16 = torch.cuda.is_bf16_supported() if has_gpu else _cpu_multiplies_bf16()
+    if choice.precision == "bf16" and has_gpu and not has_bf16:
         raise ModelUnusable("the GPU of this worker does not support bf16: choose hardware.precision=float32")
-    is_bf16 = has_bf16 if choice.precision == "auto" else choice.precision == "bf16"
+    is_bf16 = has_bf16 and (has_gpu if choice.precision == "auto" else choice.precision == "bf16")
     return Hardware(is_bf16, choice.gradient_checkpointing, choice.sharding == "fsdp2")
+
+
+def _cpu_multiplies_bf16() -> bool:
+    """Return whether this processor has instructions for bf16. Without them, products in bf16 are emulated."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()) or (
+        platform.machine() in {"arm64", "aarch64"}
+    )
 
 
 def peak_memory_mb() -> float:

@@ -20,7 +20,6 @@ from typing import NoReturn
 import structlog
 import torch
 from sqlalchemy import select
-from sqlalchemy.exc import DBAPIError
 from torch import distributed
 from torch.distributed.elastic.multiprocessing.errors import record
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -30,7 +29,6 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.logs import configure_logging
 from backend.core.session import transaction
 from backend.domain.environments.prompts import render_unparsable
-from backend.domain.errors import SandboxError
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import action_of
@@ -62,11 +60,10 @@ from workers.training.grpo import grpo_run, run_grpo
 from workers.training.hardware import select_device
 from workers.training.ranks import Ranks, StageOrder, follow_leader, join, lead
 from workers.training.rejection import run_rejection_sampling
+from workers.training.sampler import INFRASTRUCTURE_ERRORS
 from workers.training.sft import check_gate, run_sft, sft_run, train_sft
 from workers.training.trl_grpo import train_grpo
 
-INFRASTRUCTURE_ERRORS = (DBAPIError, SandboxError, ConnectionError)
-"""The process fails with these, and the job is tried again."""
 MEMORY_PHRASES = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 CRASHED_AT = "crashed_at"  # key of a run's summary: the newest saved state and checkpoint at its last crash
 LEADER_SECONDS = 10.0  # pause after a follower's error: the leader often has the same error and records it
@@ -85,8 +82,8 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
         select_device(assignment.configuration.hardware)
         ranks = join()
         recorder.progress(phase="preparing the environment", done=0, total=1)
-        if ranks.count > 1:
-            asyncio.run(check_capacity(assignment, ranks.count))
+        if (playing := ranks.count + assignment.configuration.samples_ahead) > 1:
+            asyncio.run(check_capacity(assignment, playing))
         with open_env_pool(assignment.envs, assignment.configuration) as env_pool:
             context = TrainingContext(assignment, env_pool, recorder, summary, ranks)
             try:

@@ -25,6 +25,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from workers.models.load import unrounded
+from workers.training.ahead import truncated_weights
 from workers.training.checkpoints import newest_complete
 from workers.training.examples import BrokenStep
 from workers.training.grpo_batch import STEP_PARTS, GrpoRun, GrpoStep, PlayedBatch, play_batch, rows_of
@@ -46,7 +47,9 @@ LOGGED = {
 }
 """Our curves by TRL's names. A loss logs at most one of the last two."""
 
-RatioSums = tuple[float, float, float]  # sum of ratios, number of tokens, highest ratio
+RatioSums = tuple[float, float, float, float]
+"""Sum of ratios, number of tokens, highest ratio, and number of tokens whose importance weight was limited."""
+NO_RATIOS: RatioSums = (0.0, 0.0, 0.0, 0.0)
 
 logging.getLogger("trl").setLevel(logging.ERROR)
 
@@ -73,11 +76,14 @@ def train_grpo(run: GrpoRun) -> None:
                 callbacks=[bridge],
                 is_sharded=run.hardware.is_sharded,
                 token_advantages=lambda: bridge.token_advantages,
+                importance_limit=run.choice.importance_limit if run.ahead is not None else None,
             )
         trainer.remove_callback(PrinterCallback)
         if run.vllm is not None and run.policy is not None:
             run.policy.sample_with(trainer.vllm_generation)
         newest = newest_complete(run.folder)
+        if newest is not None and run.ahead is not None:
+            run.ahead.restore(newest)
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
         gather_weights(run.model)
 
@@ -130,15 +136,24 @@ class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
     temperature: float
     _calculate_rewards = timed("_calculate_rewards", "reward")
 
-    def __init__(self, *, token_advantages: Callable[[], list[list[float]] | None], **arguments: Any) -> None:
-        """`token_advantages`: for each rollout one value per token or none; None keeps TRL's own advantages."""
+    def __init__(
+        self,
+        *,
+        token_advantages: Callable[[], list[list[float]] | None],
+        importance_limit: float | None = None,
+        **arguments: Any,
+    ) -> None:
+        """`token_advantages`: for each rollout one value per token or none; None keeps TRL's own advantages.
+
+        `importance_limit`: correct for the policy that sampled, with weights up to this limit.
+        """
         super().__init__(**arguments)
         for model in (self.model, self.ref_model):
             if model is not None:
                 _skip_padding_positions(model)
-        self._token_advantages = token_advantages
+        self._token_advantages, self._importance_limit = token_advantages, importance_limit
         self._scored: dict[str, torch.Tensor] | None = None
-        self.ratios: RatioSums = (0.0, 0.0, 0.0)
+        self.ratios = NO_RATIOS
         """Training probabilities divided by sampling probabilities, in this step."""
 
     def set_temperature(self, temperature: float) -> None:
@@ -166,7 +181,7 @@ class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
         return scored
 
     def _compute_loss(self, model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        self._scored = inputs
+        self._scored = inputs = dict(inputs)  # a copy: the weights of one update must not stay for the next
         try:
             with self.clock.counts("forward"):
                 return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
@@ -181,15 +196,37 @@ class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
             change_BT = (result[0].detach() - scored["sampling_per_token_logps"]).clamp(max=HIGHEST_LOG_RATIO)
             ratio_BT = change_BT.exp() * mask_BT
             figures = torch.stack([ratio_BT.sum(), mask_BT.sum().float(), ratio_BT.max()]).tolist()
-            total, count, highest = self.ratios
-            self.ratios = (total + figures[0], count + figures[1], max(highest, figures[2]))
+            limited = 0.0
+            if self._importance_limit is not None:
+                limited = self._weight(scored, result[0], mask_BT, self._importance_limit)
+            total, count, highest, before = self.ratios
+            self.ratios = (total + figures[0], count + figures[1], max(highest, figures[2]), before + limited)
         return result
 
+    def _weight(
+        self, scored: dict[str, torch.Tensor], logps_BT: torch.Tensor, mask_BT: torch.Tensor, limit: float
+    ) -> float:
+        """Weight the advantages of the loss that is being computed. Returns the number of limited tokens.
 
-def mean_and_highest(sums: Sequence[RatioSums]) -> tuple[float, float]:
-    """Combine the ratios of all ranks. Returns 1 if no token counted."""
-    totals, counts, highest = zip(*sums, strict=True)
-    return (sum(totals) / sum(counts), max(highest)) if sum(counts) else (1.0, 1.0)
+        TRL multiplies the policy's part of a token's loss by such a weight only for vLLM. All losses but vespo are
+        proportional to the advantage, so a weighted advantage is the same; vespo takes the weight itself.
+        """
+        old_BT = scored.get("old_per_token_logps", logps_BT)  # before the first of several updates
+        weight_BT = truncated_weights(old_BT, scored["sampling_per_token_logps"], mask_BT, limit)
+        if self.loss_type == "vespo":
+            scored["importance_sampling_ratio"] = weight_BT
+        else:
+            advantages = scored["advantages"]
+            scored["advantages"] = (advantages[:, None] if advantages.dim() == 1 else advantages) * weight_BT
+        return float(((weight_BT >= limit) * mask_BT).sum())
+
+
+def ratio_figures(sums: Sequence[RatioSums], *, is_weighted: bool = False) -> dict[str, float]:
+    """Combine the ratios of all ranks. They are 1 if no token counted."""
+    totals, counts, highest, limited = zip(*sums, strict=True)
+    count = sum(counts)
+    figures = {"ratio/mean": sum(totals) / count if count else 1.0, "ratio/max": max(highest) if count else 1.0}
+    return figures | ({"ratio/truncated": sum(limited) / max(count, 1.0)} if is_weighted else {})
 
 
 def _skip_padding_positions(model: PreTrainedModel) -> None:
@@ -240,7 +277,12 @@ class _Bridge(StageListener[GrpoRun]):
         step = state.global_step // run.choice.updates + 1
         ACTIVITY.begin(f"learning in step {step}")
         changed = run.controls.temperature
-        planned = run.choice.temperature_at(step) if changed is None else changed
+
+        def temperature_of(step: int) -> float:
+            return run.choice.temperature_at(step) if changed is None else changed
+
+        ahead = run.ahead
+        planned = temperature_of(step) if ahead is None else ahead.order(step, run.model, temperature_of)
         self.rate_factor, temperature = run.ranks.decide(lambda: (run.controls.learning_rate_factor, planned))
         if run.policy is not None:
             run.policy.sampler.temperature = temperature
@@ -261,7 +303,7 @@ class _Bridge(StageListener[GrpoRun]):
             if not run.ranks.leads:
                 rows: dict[str, Any] = play_for_leader(run.ranks, run.play_plans)
             else:
-                run.before_play()
+                run.sync_sampler()
                 self._batch = play_batch(run, step)
                 whole, shares = rows_of(run, self._batch), run.ranks.shares(run.choice.episodes_per_step)
                 self._mean_tokens = sum(map(sum, whole["env_mask"])) / len(whole["env_mask"])
@@ -270,6 +312,11 @@ class _Bridge(StageListener[GrpoRun]):
             shard_weights(run.model)
         self.token_advantages = rows.pop("token_advantages")
         return rows
+
+    def on_save(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
+        if self.run.ahead is not None:
+            self.run.ahead.save(self.run.folder / f"checkpoint-{state.global_step}")
+        super().on_save(_, state)
 
     @staticmethod
     def values_of_column(column: str, values: list[dict[str, float] | None], **_: object) -> list[float | None]:
@@ -295,7 +342,7 @@ class _Bridge(StageListener[GrpoRun]):
         self._updates.append(dict(logs))
         if state.global_step % run.choice.updates == 0:
             ratios = run.ranks.gather(self.trainer.ratios)
-            self.trainer.ratios = (0.0, 0.0, 0.0)
+            self.trainer.ratios = NO_RATIOS
             gather_weights(run.model)
             if not run.ranks.decide(lambda: self._finish(step, ratios)):
                 control.should_save = control.should_training_stop = True
@@ -336,7 +383,9 @@ class _Bridge(StageListener[GrpoRun]):
         gaps = [each.metrics[TEACHER_KL] for each in self._batch.rollouts if TEACHER_KL in each.metrics]
         if gaps:
             figures[TEACHER_KL] = math.fsum(gaps) / len(gaps)
-        figures["ratio/mean"], figures["ratio/max"] = mean_and_highest(ratios)
+        figures |= ratio_figures(ratios, is_weighted=self.run.ahead is not None)
+        if self.run.ahead is not None:
+            figures |= self.run.ahead.figures()
         for name, curve in LOGGED.items():  # averages over the updates
             if values := [update[name] for update in self._updates if update.get(name) is not None]:
                 figures[curve] = math.fsum(values) / len(values)

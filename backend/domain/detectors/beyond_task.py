@@ -148,9 +148,11 @@ _ENDINGS = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Awai
 _READERS = {"input", "readline", "read", "next", "recv", "exit", "_exit", "get"}
 
 
-def beyond_task(tree: ast.Module, names: ProgramNames, prompt: str) -> Iterator[Finding]:
-    """Yield what a submission of one reply does beyond the task of its prompt; without a prompt, what no task needs."""
-    nodes = list(ast.walk(tree))
+def beyond_task(tree: ast.Module, nodes: Sequence[ast.AST], names: ProgramNames, prompt: str) -> Iterator[Finding]:
+    """Yield what a submission of one reply does beyond the task of its prompt; without a prompt, what no task needs.
+
+    `nodes`: all nodes of the tree, which the caller has walked.
+    """
     program = _Submission.of(tree, nodes, names, prompt)
     for node in nodes:
         match node:

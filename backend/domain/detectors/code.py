@@ -108,12 +108,12 @@ class ProgramNames:
     has_tests: bool
 
     @classmethod
-    def of(cls, tree: ast.Module) -> "ProgramNames":
+    def of(cls, nodes: Iterable[ast.AST]) -> "ProgramNames":
         defined: set[str] = set()
         bound: set[str] = set()
         modules: dict[str, str] = {}
         imported: dict[str, str] = {}
-        for node in ast.walk(tree):
+        for node in nodes:
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                     defined.add(node.name)

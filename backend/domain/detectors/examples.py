@@ -76,7 +76,7 @@ def shown_task(prompt: str, tree: ast.Module) -> ShownTask | None:
     prompt = prompt[:MAX_PROMPT]
     best: ShownTask | None = None
     for name in _functions_of(tree):
-        examples = tuple(_calls_in(prompt, name))
+        examples = tuple(calls_in(prompt, name))
         if examples and (best is None or len(examples) > len(best.examples)):
             best = ShownTask(name, examples)
     if best is not None:
@@ -99,7 +99,7 @@ def _functions_of(tree: ast.Module) -> list[str]:
     return [name for name in dict.fromkeys(names) if not name.startswith("__")]
 
 
-def _calls_in(prompt: str, name: str) -> Iterator[Example]:
+def calls_in(prompt: str, name: str) -> Iterator[Example]:
     """Yield the calls of a function that the prompt shows with their results."""
     seen: set[str] = set()
     for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\s*\(", prompt):

@@ -27,6 +27,8 @@ LONGEST = 20_000
 """Characters of an answer that is varied."""
 
 HALF_CHANGED = "every second character changed"
+MOST_DENIED = 200
+"""Words of an answer with several lines, such as a grid, that is denied. A denied text is as good as the text."""
 LONG = 10
 """Letters and digits of an answer whose partial credit is measured. In a shorter one, a change is no small part."""
 ROUNDING = Decimal("0.01")
@@ -231,6 +233,9 @@ def _wrong_numbers(answer: str) -> Iterator[tuple[str, str]]:
 
 def _wrong_texts(answer: str) -> Iterator[tuple[str, str]]:
     lines = answer.splitlines()
+    is_short = len(answer.split()) < (20 if len(lines) < 2 else MOST_DENIED)
+    if is_short and re.search(r"\w", answer) and _number(answer) is None:  # a number has its own opposite
+        yield "denied", f"not {answer}"
     if len(lines) > 1:  # each line must count
         for index, line in enumerate(lines[:12]):
             if (changed := _changed(line)) != line:
@@ -244,8 +249,6 @@ def _wrong_texts(answer: str) -> Iterator[tuple[str, str]]:
         yield "the last word", words[-1]
     elif len(answer) > 1:
         yield "the first half", answer[: len(answer) // 2]
-    if re.search(r"[A-Za-z]", answer) and len(words) < 20:
-        yield "denied", f"not {answer}"
     if inner := re.search(r"\b(?:abs|sqrt|max|min|floor|ceil|round)\((.*)\)", answer, re.IGNORECASE):
         yield "without the outer function", answer[: inner.start()] + f"({inner.group(1)})" + answer[inner.end() :]
     if len(changed := _changed(answer)) < LONGEST:

@@ -290,6 +290,11 @@ class Manifest(ManifestBlock):
     def column_names(self) -> list[str]:
         return [column.name for column in self.columns]
 
+    def with_reply_limit(self, tokens: int) -> "Manifest":
+        """The same environment with replies of at most `tokens` tokens."""
+        episode = self.proctor.episode.model_copy(update={"max_tokens_per_turn": tokens})
+        return self.model_copy(update={"proctor": self.proctor.model_copy(update={"episode": episode})})
+
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:

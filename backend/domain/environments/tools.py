@@ -4,38 +4,30 @@ Schemas and replies may be hostile: nothing is fetched, none of their regular ex
 """
 
 import json
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
-from jsonschema.protocols import Validator
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
 
 from backend.domain.text import JsonObject, refuse_constant
+
+if TYPE_CHECKING:
+    from backend.domain.environments.tool_schemas import ArgumentsCheck
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 MAX_TOOLS = 128
 MAX_LISTED_CHARACTERS = 400_000
 """Characters of a whole list of tools, as JSON."""
-MAX_PARTS = 1000
-"""Maximum number of objects in a schema; checking one needs at most half a millisecond."""
 MAX_LISTED_PARTS = 4000
 MAX_DEPTH = 32
 """Nesting of a call's arguments."""
-MAX_CHECKS = 20_000
-"""Maximum number of keywords per validation; schemas can expand without end."""
 MAX_CALLS = 16
 """Maximum number of calls in a reply."""
-MAX_COLLECTED, MAX_REPORTED = 20, 3
-"""Maximum number of problems of one call that are collected (each may hold a long text), and reported."""
+MAX_REPORTED = 3
+"""Maximum number of problems of one call that are reported."""
 
 HOW = f"""\
 You act by calling tools, exactly one call in a reply, written like this:
@@ -49,10 +41,6 @@ class ToolsUnusable(ValueError):
 
 class CallUnreadable(ValueError):
     """A reply has no call that can be parsed."""
-
-
-class _TooMuchWork(Exception):
-    pass
 
 
 class Tool(BaseModel):
@@ -69,7 +57,9 @@ class Tool(BaseModel):
     @classmethod
     def _is_a_schema(cls, schema: JsonObject) -> JsonObject:
         try:
-            found = _schema_problem(json.dumps(schema))
+            from backend.domain.environments.tool_schemas import schema_problem  # only packages with tools need it
+
+            found = schema_problem(json.dumps(schema))
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"is not JSON: {error}") from error
         if found is not None:
@@ -79,22 +69,18 @@ class Tool(BaseModel):
 
     def problem(self, arguments: JsonObject) -> str | None:
         """Explain why the arguments are invalid; None if they are valid."""
-        try:
-            _work.left = MAX_CHECKS
-            found = islice(self._validator.iter_errors(dict(arguments)), MAX_COLLECTED)
-            errors = sorted(found, key=lambda error: list(map(str, error.path)))
-        except (_TooMuchWork, RecursionError, Unresolvable, ArithmeticError):
+        errors = self._check.problems(arguments)
+        if errors is None:
             return f"The arguments of `{self.name}` cannot be checked against its schema."
-        problems = []
-        for error in errors[:MAX_REPORTED]:
-            where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path).lstrip(".")
-            problems.append(f"`{where[:80]}`: {_short(error.message)}" if where else _short(error.message))
+        problems = [f"`{where}`: {message}" if where else message for where, message in errors[:MAX_REPORTED]]
         more = f" (and {len(errors) - MAX_REPORTED} more)" if len(errors) > MAX_REPORTED else ""
         return f"`{self.name}` was not called: {'; '.join(problems)}{more}." if problems else None
 
     @cached_property
-    def _validator(self) -> Validator:
-        return _ArgumentsValidator(self.parameters, registry=Registry())
+    def _check(self) -> "ArgumentsCheck":
+        from backend.domain.environments.tool_schemas import ArgumentsCheck
+
+        return ArgumentsCheck(self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,73 +203,3 @@ def _unique(pairs: list[tuple[str, object]]) -> JsonObject:
 def _is_deeper(value: object, limit: int) -> bool:
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return limit < 0 or any(_is_deeper(child, limit - 1) for child in children)
-
-
-_work = threading.local()
-KeywordCheck = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
-
-
-def _counted(keyword: str, check: KeywordCheck) -> KeywordCheck:
-    """Count the work of a check, and skip what a regular expression decides."""
-
-    def counted(validator: Validator, value: object, instance: object, schema: JsonObject) -> Iterator[ValidationError]:
-        work = 1
-        if keyword == "uniqueItems" and value and isinstance(instance, list):
-            is_sortable = all(isinstance(item, str) for item in instance)
-            work += 0 if is_sortable else len(instance) ** 2 // 20  # the library compares each pair of other items
-        _work.left -= work
-        if _work.left < 0:
-            raise _TooMuchWork
-        if keyword != "additionalProperties" or "patternProperties" not in schema:
-            yield from check(validator, value, instance, schema) or ()
-
-    return counted
-
-
-_BY_EXPRESSION = {"pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems"}
-"""Keywords that are left to the environment: a regular expression can take forever."""
-_ArgumentsValidator = validators.create(
-    Draft202012Validator.META_SCHEMA,
-    {
-        keyword: _counted(keyword, check)
-        for keyword, check in Draft202012Validator.VALIDATORS.items()
-        if keyword not in _BY_EXPRESSION
-    },
-    type_checker=Draft202012Validator.TYPE_CHECKER,
-)
-
-
-@lru_cache(maxsize=1024)
-def _schema_problem(text: str) -> tuple[str, list[str | int]] | None:
-    """Explain why a text is not a schema of arguments, with the place in it; None if it is one."""
-    if text.count("{") > MAX_PARTS:
-        return f"has more than {MAX_PARTS:,} parts", []
-    schema = json.loads(text)
-    if schema.get("type", "object") != "object":
-        return "the schema of a tool's arguments has `type: object`", ["type"]
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        return f"is not a JSON schema: {_short(error.message)}", list(error.path)
-    resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
-    for reference in _references(schema):
-        try:
-            resolver.lookup(reference)
-        except (Unresolvable, ValueError):
-            return f"refers to `{reference[:80]}`, which it does not contain (nothing is fetched)", []
-    return None
-
-
-def _references(schema: object) -> Iterator[str]:
-    if isinstance(schema, dict):
-        if isinstance(reference := schema.get("$ref"), str):
-            yield reference
-        for child in schema.values():
-            yield from _references(child)
-    elif isinstance(schema, list):
-        for child in schema:
-            yield from _references(child)
-
-
-def _short(message: str) -> str:
-    return message if len(message) <= 200 else f"{message[:90]} … {message[-90:]}"

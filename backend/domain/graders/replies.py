@@ -9,9 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
-
-from jsonschema import Draft202012Validator
+from typing import TYPE_CHECKING, Any
 
 from backend.domain.errors import JudgeError
 from backend.domain.graders.evidence import Citation
@@ -24,6 +22,9 @@ from backend.domain.graders.settings import (
     QuestionSettings,
 )
 from backend.domain.text import plain_text, refuse_constant
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 MAX_REASON = 4000
 """Characters of a reason that are stored."""
@@ -221,13 +222,15 @@ def _list(item: JsonSchema) -> JsonSchema:
 @lru_cache(maxsize=512)
 def _validator(
     settings: JudgeSettings | QuestionSettings, steps: int | None = None, letters: tuple[str, ...] = ()
-) -> Draft202012Validator:
+) -> "Draft202012Validator":
+    from jsonschema import Draft202012Validator  # takes long to import
+
     if isinstance(settings, JudgeSettings):
         return Draft202012Validator(verdict_schema(settings, steps))
     return Draft202012Validator(answer_schema(settings, letters))
 
 
-def _fitting_json(validator: Draft202012Validator, reply: str) -> Any:
+def _fitting_json(validator: "Draft202012Validator", reply: str) -> Any:
     parsed = json_in(reply)
     problem = next(iter(validator.iter_errors(parsed)), None)
     if problem is not None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from backend.domain.environments.manifest import Manifest
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from backend.domain.training.alarms import AlarmsChoice, DetectorsChoice
 from backend.domain.training.blocks import Block, Card, setting
@@ -162,7 +163,8 @@ class HardwareChoice(Block):
     """auto: the GPU if the worker has one. cpu: leave the GPU alone. cuda: fail at once if there is no GPU."""
     precision: Literal["auto", "float32", "bf16"] = setting("auto")
     """Precision of matrix products in training and sampling; weights and optimizer state are not affected. auto: bf16
-    on a GPU that supports it, else float32. Use float32 to match a run on a CPU."""
+    on a GPU that supports it, else float32. Use float32 to match a run on a CPU, and bf16 for a pretrained model on a
+    CPU with bf16 instructions; on other CPUs it is float32, which is faster there."""
     gradient_checkpointing: bool = setting(False)
     """Recompute activations in the backward pass instead of storing them: about a third slower, with much less memory.
     Try more `grpo.micro_batches` first."""
@@ -281,6 +283,9 @@ class TrainingConfiguration(Block):
     concurrency: int = setting(256, "Concurrent episodes", section="machine", ge=1, le=4096)
     """Maximum number of episodes sampled at the same time. Raise it to use the processor better, until memory runs out
     or the environment is overloaded."""
+    max_tokens_per_turn: int | None = setting(None, "Longest reply (tokens)", section="machine", ge=1, le=131072)
+    """Replies are cut after this number of tokens; empty for the environment's own limit. Lower it if right replies are
+    short: a model that does not know the task yet writes at length, and a batch waits for its longest reply."""
     servers: int = setting(1, "Env servers", section="machine", ge=1, le=64)
     """Number of env servers. More help if stepping the environment takes most of the time (see the time split of the
     run); each needs memory."""
@@ -295,6 +300,11 @@ class TrainingConfiguration(Block):
     def resolved(self) -> dict[str, Any]:
         """Return all settings with their defaults, as JSON."""
         return self.model_dump(mode="json")
+
+    def played(self, manifest: Manifest) -> Manifest:
+        """Return the environment as the run plays it: never with longer replies than the environment's own limit."""
+        own = manifest.proctor.episode.max_tokens_per_turn
+        return manifest.with_reply_limit(min(own, self.max_tokens_per_turn or own))
 
     def problems(self, *, scripts: list[str], levels: int) -> list[str]:
         found = []
@@ -325,6 +335,14 @@ class TrainingConfiguration(Block):
         count = self.hardware.processes
         if count > 1 and self.engine != "transformers":
             found.append(f"Several processes need the engine transformers, not {self.engine}. Change one of the two.")
+        if self.samples_ahead:
+            where = "Sampling ahead (grpo.staleness) needs"
+            if self.engine != "transformers":
+                found.append(f"{where} the engine transformers, not {self.engine}. Change one of the two.")
+            if count > 1:
+                found.append(f"{where} hardware.processes=1: the second process samples.")
+            if self.recipe is Recipe.DISTILLATION:
+                found.append("Distillation scores episodes of the latest policy. Set grpo.staleness=0.")
         if count % self.hardware.nodes:
             found.append(
                 f"{count} processes cannot be divided among {self.hardware.nodes} nodes. Set hardware.processes to a "
@@ -361,6 +379,11 @@ class TrainingConfiguration(Block):
                 f" cannot be divided into {self.grpo.micro_batches} micro-batches (grpo.micro_batches)."
             )
         return found
+
+    @property
+    def samples_ahead(self) -> bool:
+        """Whether a second process samples while the first learns."""
+        return self.recipe.has_grpo and self.grpo.staleness > 0
 
     @property
     def imitates(self) -> bool:

@@ -88,6 +88,14 @@ class GrpoChoice(Block):
     top_k: int = setting(0, "Top-k", ge=0, le=1_000_000)
     """Sample from this many most likely tokens. 0: all. Like `top_p`, it makes sampling differ from the loss. Use 50 or
     more, and only if rare tokens of a large vocabulary spoil episodes."""
+    staleness: int = setting(0, "Steps to sample ahead", ge=0, le=8)
+    """0: sampling and learning take turns. 1: a second process samples the next step while this one learns, so episodes
+    are one step old; importance weights correct for that. Use 1 if sampling and learning take similar time and a core
+    or GPU is idle. More than 1 only helps if steps take uneven time. The second process needs memory for the model and
+    its own env servers."""
+    importance_limit: float = setting(2.0, "Importance weight limit", only="grpo.staleness!=0", ge=1, le=100)
+    """Limit of the weight of a token that an older policy sampled: its probability now divided by its probability then.
+    Lower values reduce the variance of the gradient and correct less."""
     mask_truncated: bool = False
     """Exclude episodes with a truncated reply from the gradient; they still count in the mean of their group. Use it if
     good long replies are cut; not if rambling should be unlearned."""
@@ -143,6 +151,8 @@ class GrpoChoice(Block):
         if self.credit == "turn" and (self.ratio_level == "sequence" or self.loss_type == "vespo"):
             problem = "credit by turn needs token-level ratios"
             raise ValueError(f"{problem}: use credit episode, or another loss and importance level")
+        if self.staleness and self.replace_uniform:
+            raise ValueError("replacing groups needs the latest policy: set staleness or replace_uniform to 0")
         if self.credit == "turn" and self.aggregation == "normalize_then_sum":
             raise ValueError("credit by turn sums the columns first: set aggregation to sum_then_normalize")
         return self

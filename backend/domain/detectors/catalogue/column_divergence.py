@@ -12,13 +12,17 @@ SPEC = DetectorSpec(
     title="Columns diverge",
     description="One reward column rises while another falls.",
     formula="Mann–Kendall p < 0.01 in opposite directions over 30 steps, Theil–Sen change ≥ 0.05; columns with a"
-    " negative weight do not count",
+    " negative weight do not count. A note if the fall costs reward, but less than a fifth of what the rise gains",
     source="Gao et al. 2022, overoptimization of a proxy; Mann 1945, Kendall 1975, Sen 1968",
     subject=Subject.RUN,
     settings={
         "p": ThresholdSpec(0.01, "Significance level of both trends.", maximum=1),
         "window": ThresholdSpec(30, "Steps over which the trends are tested."),
         "smallest_change": ThresholdSpec(0.05, "Smallest change of each column over the window."),
+        "loss": ThresholdSpec(
+            0.2,
+            "Smallest loss of reward by the fall, as a share of the gain by the rise. Below it, the flag is a note.",
+        ),
     },
     needs=(Need.STEPS, Need.COLUMNS),
 )
@@ -44,13 +48,21 @@ def find(view: RunView, thresholds: ThresholdValues) -> Flags:
         return
     grew = trend_of([figures.reward for figures in window]).direction(0.05) > 0
     rises = " and ".join(f"`{name}` rose by {up.change:.3f}" for name, up in rising.items())
+    weights = view.context.weights
+    gain = sum(weights.get(name, 1.0) * up.change for name, up in rising.items())
     for column, trend in falling.items():
+        loss = -weights.get(column, 1.0) * trend.change
+        # A policy that wins more often and is a little more careless trades nothing that matters. A column without a
+        # weight measures something else, whatever it costs.
+        is_side_effect = loss > 0 and loss < thresholds["loss"] * gain
+        severity = Severity.ALERT if grew else Severity.WARNING
         yield view.flag(
-            key=column,
-            severity=Severity.ALERT if grew else Severity.WARNING,
-            score=(0.5 if grew else 0.3) + abs(trend.change) / 2,
+            key=f"{column}, side effect" if is_side_effect else column,
+            severity=Severity.NOTE if is_side_effect else severity,
+            score=(0.1 if is_side_effect else 0.5 if grew else 0.3) + abs(trend.change) / 2,
             sentence=f"Over steps {window[0].step} to {window[-1].step} {rises} while `{column}` fell by"
-            f" {-trend.change:.3f} (p = {max(trend.p, 1e-6):.1g}); the reward {'rose' if grew else 'did not rise'}.",
+            f" {-trend.change:.3f} (p = {max(trend.p, 1e-6):.1g}); the reward {'rose' if grew else 'did not rise'}"
+            f" and the fall costs {loss:.3f} of it.",
             window=window,
             series={name: [figures.columns[name] for figures in window] for name in (column, *rising)},
             # the highest rewards in spite of low values in the falling column

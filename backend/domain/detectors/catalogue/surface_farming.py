@@ -4,6 +4,7 @@ from backend.domain.detectors.catalogue.surface_reward import SETTINGS, explain
 from backend.domain.detectors.run_view import Batch
 from backend.domain.detectors.spec import DetectorSpec, Flags, ThresholdSpec, ThresholdValues
 from backend.domain.detectors.surface import marks_of
+from backend.domain.detectors.task_fit import TaskFit, fit_to_task
 
 SPEC = DetectorSpec(
     id="surface_farming",
@@ -19,6 +20,9 @@ SPEC = DetectorSpec(
     cost="a regression per batch with graded rewards",
 )
 
+IDLE = 0.2
+"""Share of statements without an effect from which a program is padded."""
+
 
 def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
     import numpy as np
@@ -29,12 +33,15 @@ def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
     rewards = np.array([row.reward for row in found.rows])
     middle = (float(rewards.min()) + float(rewards.max())) / 2
     chosen = (rewards > middle) & (found.predicted > middle)
+    amounts = found.amounts if found.rises else -found.amounts
+    low, high = np.quantile(amounts, [0.25, 0.75])
     if chosen.mean() >= thresholds["common"]:
-        amounts = found.amounts if found.rises else -found.amounts
-        low, high = np.quantile(amounts, [0.25, 0.75])
         chosen &= amounts > high + 1.5 * (high - low)
     for place in np.flatnonzero(chosen).tolist():
         row = found.rows[place]
+        is_extreme = high > low and amounts[place] > high + 3 * (high - low)
+        if not is_extreme and _works_on_task(fit_to_task(row, batch.context.prompt)):
+            continue
         yield row.flag(
             score=found.explained,
             sentence=f"It earned {row.reward:.3f}; its surface alone, above all {found.feature}, predicts"
@@ -44,3 +51,8 @@ def find(batch: Batch, thresholds: ThresholdValues) -> Flags:
             cluster=f"reward follows {found.feature}",
             feature=found.feature,
         )
+
+
+def _works_on_task(fit: TaskFit | None) -> bool:
+    """Whether a program has what its prompt asks for, and little else: its surface is that of its solution."""
+    return fit is not None and not fit.problem and fit.idle_share < IDLE

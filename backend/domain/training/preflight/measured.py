@@ -202,10 +202,13 @@ def stage_seconds(speed: Speed, configuration: TrainingConfiguration) -> dict[st
         evaluations += math.ceil(grpo.steps / configuration.heldout.every)
         rollouts = grpo.steps * grpo.episodes_per_step
         most = rollouts * (1 + grpo.replace_uniform)
-        seconds |= {
-            "sampling": Range(rollouts * speed.rollout.low, most * speed.rollout.high),
-            "GRPO updates": speed.grpo_step.times(grpo.steps),
-        }
+        sampling = Range(rollouts * speed.rollout.low, most * speed.rollout.high)
+        updates = speed.grpo_step.times(grpo.steps)
+        if configuration.samples_ahead:  # at best, the longer one hides the other
+            both = Range(max(sampling.low, updates.low), sampling.high + updates.high)
+            seconds |= {"sampling and GRPO updates": both}
+        else:
+            seconds |= {"sampling": sampling, "GRPO updates": updates}
     if recipe is Recipe.REJECTION_SAMPLING:
         rejection = configuration.rejection
         evaluations += rejection.rounds

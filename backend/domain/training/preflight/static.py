@@ -286,6 +286,7 @@ def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int) 
             configuration.concurrency, grpo.episodes_per_step if has_grpo else configuration.heldout.tasks
         ),
         is_recomputed=configuration.hardware.gradient_checkpointing,
+        samples_ahead=configuration.samples_ahead,
         shards=configuration.hardware.processes if configuration.hardware.sharding != "none" else 1,
     )
 
