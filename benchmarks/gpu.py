@@ -32,6 +32,7 @@ from backend.runs.tables import MetricPoint, Run
 from backend.settings import PROJECT_ROOT
 from backend.training.tables import Preflight
 from benchmarks.harness import Measure, Options, create_training_run, import_built_in, installation, wait_for
+from workers.models.vllm import program
 from workers.tasks.training import PREFLIGHT_MODULE, module_of
 
 REPEATS = 1
@@ -90,12 +91,25 @@ PARTS = (
         is_served=True,
     ),
     Part(
+        "vLLM, adapter swaps",
+        {"hardware": BF16, "adapter": LORA, "engine": "vllm", "vllm": SERVER | {"mode": "lora"}},
+        gpus=2,
+        module="vllm",
+        flavour="gpu-vllm",
+        is_served=True,
+    ),
+    Part(
         "Unsloth, LoRA",
         {"hardware": BF16, "adapter": LORA, "engine": "unsloth"},
         module="unsloth",
         flavour="gpu-unsloth",
     ),
     Part("two processes", {"hardware": FLOAT32 | {"processes": 2}}, gpus=2 if torch.cuda.is_available() else 0),
+    Part(
+        "two processes, FSDP2",
+        {"hardware": FLOAT32 | {"processes": 2, "sharding": "fsdp2"}},
+        gpus=2 if torch.cuda.is_available() else 0,
+    ),
 )
 
 
@@ -190,15 +204,20 @@ def _run_module(module: str, argument: uuid.UUID) -> None:
 
 @contextmanager
 def _server_for(part: Part, configuration: TrainingConfiguration) -> Iterator[None]:
-    """Run TRL's vLLM server on the last GPU while the part trains, if it samples from one."""
+    """Run a vLLM server on the last GPU while the part trains, if it samples from one: TRL's, or one for adapters."""
     if not part.is_served:
         yield
         return
-    last = str(torch.cuda.device_count() - 1)
-    command = [sys.executable, "-m", "trl.scripts.vllm_serve", "--model", configuration.model.base]
+    base, address = configuration.model.base, ["--host", "127.0.0.1", "--port", str(PORT)]
+    command = [sys.executable, "-m", "trl.scripts.vllm_serve", "--model", base, "--gpu_memory_utilization", "0.8"]
+    variables = {"CUDA_VISIBLE_DEVICES": str(torch.cuda.device_count() - 1)}
+    if configuration.vllm.mode == "lora":
+        command = [program() or "vllm", "serve", base, "--enable-lora", "--logprobs-mode", "processed_logprobs"]
+        command += ["--max-lora-rank", "64"]
+        variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
     process = subprocess.Popen(
-        [*command, "--host", "127.0.0.1", "--port", str(PORT), "--gpu_memory_utilization", "0.8"],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": last},  # noqa: TID251 - for a child
+        [*command, *address],
+        env={**os.environ, **variables},  # noqa: TID251 - for a child
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -116,7 +116,9 @@ def test_a_machine_without_a_gpu_names_each_part_that_it_skips(monkeypatch: pyte
     gpu = importlib.import_module("benchmarks.gpu")
     monkeypatch.setattr(gpu.torch.cuda, "device_count", lambda: 0)
     obstacles = {part.name: part.obstacle for part in gpu.PARTS}
-    assert {name for name, obstacle in obstacles.items() if not obstacle} == {"float32", "two processes"}
+    assert {name for name, obstacle in obstacles.items() if not obstacle} == {
+        *("float32", "two processes", "two processes, FSDP2"),
+    }
     assert obstacles["LoRA"] == "needs a GPU; torch reaches none"
     assert obstacles["vLLM, server"] == "needs 2 GPUs; torch reaches none"
     monkeypatch.setattr(gpu.torch.cuda, "device_count", lambda: 2)

@@ -19,6 +19,7 @@ MACHINE: dict[str, Any] = {
     "cuda": True,
     "bf16": True,
     "launcher": "jail",
+    "nodes": 4,
 }
 
 
@@ -38,7 +39,7 @@ def test_without_a_worker_it_shows_how_to_start_one(viewer: TestClient):
 def test_each_worker_shows_its_machine_and_its_engines(viewer: TestClient, session: Session):
     add_worker(session)
     page = viewer.get("/settings/workers").text
-    for shown in ("gpu@box", "Big GPU", "CUDA, bf16", "bitsandbytes 0.48", "16 CPUs", "jail", "idle"):
+    for shown in ("gpu@box", "Big GPU", "CUDA, bf16", "bitsandbytes 0.48", "16 CPUs", "leads 4 nodes", "jail", "idle"):
         assert shown in page
 
 

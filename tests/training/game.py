@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.factories import make_manifest
 from workers.models.build import build_model, build_tokenizer
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
+from workers.models.vllm_adapters import AdapterServer
 from workers.policies.base import EpisodeStart, Turn
 from workers.rollouts.engine import GroupPlan, policy_seed
 from workers.training.ahead import SampleAhead, SampleOrder, load_trained
@@ -122,12 +124,16 @@ class Outcome:
         hardware: Hardware = FLOAT32,
         before_play: Callable[[SampleOrder], None] = lambda _: None,
         ranks: Ranks = ALONE,
+        server: AdapterServer | None = None,
     ) -> None:
         """`before_play`: called in the thread that samples ahead, if `choice.staleness` is above 0."""
         self.model, tokenizer = load_folder(start) if start else make_tiny()
         self.untrained = self.weights
         self.game = Game(self.model, tokenizer, spoil=spoil, turns=turns, openings=openings)
         self.game.policy.sampler.is_bf16 = hardware.is_bf16
+        self.server = server
+        if server is not None:
+            self.game.policy.sample_with(server)
         self.steps: list[GrpoStep] = []
         self.stop_after, self.after_step = stop_after, after_step
         self.controls = controls or GrpoControls()
@@ -176,6 +182,7 @@ class Outcome:
                 save_every=2,
                 play=(lambda step, _: ahead.take(step)) if ahead else play,
                 play_plans=self.play_plans,
+                sync_sampler=partial(self.server.swap, self.model) if self.server else lambda: None,
                 ahead=ahead,
                 ranks=ranks,
                 on_step=self.take,

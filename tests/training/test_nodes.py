@@ -3,6 +3,7 @@ needs."""
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -123,6 +124,7 @@ def test_a_run_of_several_nodes_waits_for_a_worker_that_leads_them() -> None:
 
 
 def test_the_ranks_that_others_wait_for_are_found(tmp_path: Path) -> None:
+    (tmp_path / heartbeats.FOLDER).mkdir(parents=True)
     waiting, busy = Activity(), Activity()
     busy.begin("playing step 3")
     waiting.report(0, tmp_path)
@@ -135,9 +137,13 @@ def test_the_ranks_that_others_wait_for_are_found(tmp_path: Path) -> None:
     assert suspects([Sign(0, "learning in step 3", 9.0), Sign(1, "learning in step 3", 9.0)]) == []
     (tmp_path / heartbeats.FOLDER / "2").write_text("{")
     assert read_signs(tmp_path) == signs
+    shutil.rmtree(tmp_path / heartbeats.FOLDER)
+    busy.report(1, tmp_path)
+    assert not (tmp_path / heartbeats.FOLDER).exists()
 
 
 def test_a_sign_that_goes_on_is_none_of_a_hung_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / heartbeats.FOLDER).mkdir(parents=True)
     monkeypatch.setattr(heartbeats, "REPORT_SECONDS", 0.02)
     ended = threading.Event()
     watch = SignWatch(tmp_path, 0.5, ended.set)
@@ -164,6 +170,7 @@ def test_a_rank_that_hangs_ends_the_attempt_and_is_named(
         fields = {"configuration": choice.resolved(), "status": RunStatus.RUNNING, "ended_at": None}
         run_id = make_run(session, policy=policy, kind=RunKind.TRAINING, **fields).id
     folder = training_folder(run_id)
+    (folder / heartbeats.FOLDER).mkdir(parents=True)
     monkeypatch.setattr(launch, "MODULE", "tests.training.idle_rank")
     for name in (heartbeats.LAUNCHER, "GLOO_SOCKET_IFNAME"):
         monkeypatch.setenv(name, "")  # restored at the end

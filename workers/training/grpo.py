@@ -18,6 +18,7 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import Recipe, Stage
 from backend.domain.vocabulary import Phase
 from workers.models.load import Loaded
+from workers.models.vllm_adapters import AdapterServer
 from workers.storage.detectors import record_flags, resume_scanner
 from workers.storage.rollouts import rollout_id
 from workers.storage.steering import record_screened
@@ -134,7 +135,7 @@ class GrpoStage:
             screened=self._screening.screened,
             controls=self._controls,
             ahead=self._ahead,
-            vllm=configuration.vllm if configuration.engine == "vllm" else None,
+            vllm=configuration.vllm if configuration.engine == "vllm" and configuration.vllm.mode != "lora" else None,
             score=self._load_teacher() if configuration.recipe is Recipe.DISTILLATION else None,
         )
         try:
@@ -142,6 +143,8 @@ class GrpoStage:
                 if self._ahead is not None:
                     stack.enter_context(self._ahead)
                     stack.enter_context(process)  # it ends first: then nothing is being sampled
+                if configuration.engine == "vllm" and configuration.vllm.mode == "lora":
+                    run = self._with_adapter_server(run, stack)
                 stack.enter_context(self._writer)
                 train_grpo(run)
         finally:
@@ -150,6 +153,17 @@ class GrpoStage:
             self._steering.raise_ending()
             raise TrainingStopped
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _with_adapter_server(self, run: GrpoRun, stack: ExitStack) -> GrpoRun:
+        """Sample at the vLLM server of the settings, which gets the adapter before each step."""
+        sampling = self._run.choice.model_dump(include={"temperature", "top_p", "top_k"})
+        assert run.policy is not None
+        address, end = self.context.configuration.vllm.server, run.policy.chat.end
+        server = AdapterServer(address, self.folder / "adapters", end=end, **sampling)
+        server.check()
+        stack.callback(server.close)
+        run.policy.sample_with(server)
+        return replace(run, sync_sampler=partial(server.swap, run.model))
 
     def _load_teacher(self) -> Callable[[Sequence[Rollout]], list[list[float]]]:
         choice, tokenizer = self.context.configuration.distillation, self._run.tokenizer

@@ -87,7 +87,8 @@ class GrpoRun(StageRun):
     policy: LocalPolicy | None = None  # samples at the temperature of the step, and with vLLM if the run uses it
     columns_of: ColumnsFor | None = None
     """Mixes only: columns of the rollout's own environment, whose weights make its reward."""
-    vllm: VllmChoice | None = None  # samples with vLLM
+    vllm: VllmChoice | None = None  # samples with vLLM, which TRL starts or updates
+    sync_sampler: Callable[[], None] = lambda: None  # leader only; called before each step's rollouts
     ahead: SampleAhead | None = None  # plays batches ahead; `play` then takes them from it
     score: Callable[[Sequence[Rollout]], list[list[float]]] | None = None
     """Distillation only: advantages by token from a teacher, in place of those from rewards. Leader only."""

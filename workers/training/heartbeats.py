@@ -51,16 +51,16 @@ class Activity:
             self.begin(before)
 
     def report(self, rank: int, folder: Path) -> None:
-        """Renew this rank's sign. A full disk leaves the old one."""
+        """Renew this rank's sign. A full disk leaves its old text. Nothing happens without the folder."""
         path = folder / FOLDER / str(rank)
         sign = Sign(rank, self._doing, time.monotonic() - self._since)
+        partial = path.with_name(f".{rank}.partial")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".{rank}.partial")
             partial.write_text(json.dumps(asdict(sign)))
             partial.replace(path)
         except OSError:
-            path.touch()
+            with suppress(OSError):  # the run has finished and its folder is deleted
+                path.touch()
 
 
 ACTIVITY = Activity()

@@ -69,7 +69,7 @@ def main() -> int:
     if nodes == 1 or settings.node_rank == 0:
         folder = training_folder(run_id)
         shutil.rmtree(folder / SIGNS, ignore_errors=True)  # of an earlier attempt
-        (folder / AT_WORK).parent.mkdir(parents=True, exist_ok=True)
+        (folder / SIGNS).mkdir(parents=True)
         (folder / AT_WORK).touch()
     if nodes == 1 or settings.node_rank > 0:
         return launch(run_id, choice, recorder)

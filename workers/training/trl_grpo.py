@@ -303,6 +303,7 @@ class _Bridge(StageListener[GrpoRun]):
             if not run.ranks.leads:
                 rows: dict[str, Any] = play_for_leader(run.ranks, run.play_plans)
             else:
+                run.sync_sampler()
                 self._batch = play_batch(run, step)
                 whole, shares = rows_of(run, self._batch), run.ranks.shares(run.choice.episodes_per_step)
                 self._mean_tokens = sum(map(sum, whole["env_mask"])) / len(whole["env_mask"])

@@ -195,14 +195,15 @@ class VllmChoice(Block):
     title: ClassVar[str] = "vLLM"
     only: ClassVar[str] = "engine=vllm"
 
-    mode: Literal["colocate", "server"] = setting("colocate", "vLLM mode")
+    mode: Literal["colocate", "server", "lora"] = setting("colocate", "vLLM mode")
     """colocate: in the training process, on the same GPU. server: a running `trl vllm-serve` on separate GPUs, which
-    receives the weights before each step. Use it with several GPUs if sampling takes most of the time."""
+    receives the weights before each step. lora: a running `vllm serve --enable-lora`, which receives only the adapter,
+    through a folder that both see. Use server or lora with several GPUs if sampling takes most of the time."""
     memory: float = setting(0.3, "vLLM GPU memory", only="vllm.mode=colocate", gt=0, lt=1)
     """Colocate only: share of GPU memory for vLLM. Raise it if vLLM cannot start or samples few episodes at a time;
     lower it if the training step runs out of memory."""
-    server: str = setting("", "vLLM server", only="vllm.mode=server", max_length=300)
-    """Server only: its URL, such as `http://127.0.0.1:8000`. Use it if `trl vllm-serve` runs on GPUs that this run does
+    server: str = setting("", "vLLM server", only="vllm.mode=server|lora", max_length=300)
+    """Server and lora only: its URL, such as `http://127.0.0.1:8000`. Use it if vLLM runs on GPUs that this run does
     not train on."""
 
 
@@ -325,9 +326,11 @@ class TrainingConfiguration(Block):
             found.append("An untrained model cannot write replies. Start with SFT, or start from a checkpoint.")
         if self.adapter.kind is not AdapterKind.FULL and self.model.source == "scratch":
             found.append("A model from scratch has no pretrained weights to adapt. Set adapter.kind=full.")
-        if self.engine == "vllm" and self.vllm.mode == "server" and not self.vllm.server:
+        if self.engine == "vllm" and self.vllm.mode != "colocate" and not self.vllm.server:
             found.append("Set vllm.server to the URL of the vLLM server.")
-        if self.engine == "vllm" and self.hardware.device == "cpu":
+        if self.engine == "vllm" and self.vllm.mode == "lora" and self.adapter.kind is not AdapterKind.LORA:
+            found.append("With vllm.mode=lora, the server receives an adapter. Set adapter.kind=lora.")
+        elif self.engine == "vllm" and self.vllm.mode != "lora" and self.hardware.device == "cpu":
             found.append("vLLM needs a GPU. Set hardware.device=auto, or use another engine.")
         count = self.hardware.processes
         if count > 1 and self.engine != "transformers":
