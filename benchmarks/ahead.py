@@ -43,7 +43,8 @@ def measure(options: Options) -> Iterator[Measure]:
         version = import_files("tictactoe", files)
         checkpoint = warm_up(version, options)
         yield from _compare("", version, checkpoint, options.size(40, 6), options)
-        version = import_files("tictactoe_that_waits", {**files, FILE: waiting})
+        manifest = files["openenv.yaml"].replace("name: tictactoe\n", "name: waiting\n", 1)
+        version = import_files("waiting", {**files, "openenv.yaml": manifest, FILE: waiting})
         yield from _compare(", environment that waits", version, checkpoint, options.size(20, 6), options)
 
 
