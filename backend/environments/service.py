@@ -24,7 +24,7 @@ from backend.environments.queries import (
 )
 from backend.environments.scaffold import with_generated, without_generated
 from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion
-from backend.environments.validation import validate_package
+from backend.environments.validation import find_manifest, validate_package
 from backend.errors import Conflict, InvalidInput
 from backend.policies.queries import get_policy_option
 from backend.runs.tables import Run
@@ -74,7 +74,7 @@ def create_environment(
     if find_environment(session, name):
         raise NameIsTaken(f"There is an environment called {name} already. Choose another name.")
     person_id = actor.person_id if actor else None
-    manifest = validate_package(files).manifest
+    manifest = find_manifest(files)
     environment = Environment(name=name, created_by=person_id, is_built_in=is_built_in)
     environment.description = manifest.description if manifest else ""
     try:

@@ -44,6 +44,14 @@ class Validation:
         return self.manifest is not None and not self.problems
 
 
+def find_manifest(files: Mapping[str, str]) -> Manifest | None:
+    """Return the manifest of a package without looking at its other files; None if there is none without problems."""
+    try:
+        return read_manifest(with_generated(files)[MANIFEST_PATH])
+    except (KeyError, ManifestInvalid):
+        return None
+
+
 def validate_package(files: Mapping[str, str], name: str | None = None) -> Validation:
     """List every problem of the files. `name`: the environment's name, which the manifest must repeat."""
     files = with_generated(files)
