@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from backend.domain.detectors.code import Source, sources_of
+from backend.domain.detectors.code import Source, last_name, sources_of
 from backend.domain.detectors.examples import MAX_PROMPT, Example, calls_in
 from backend.domain.detectors.run_view import BROKEN_OFF, RolloutRow, parse_python
 
@@ -56,31 +56,55 @@ def fit_to_task(row: RolloutRow, instructions: str = "") -> TaskFit | None:
     if not requested:
         return None
     programs = [(source, parse_python(textwrap.dedent(source.text))) for source in sources_of(row)]
-    trees = [(source, tree) for source, tree in programs if tree is not None]
-    if not trees or len(trees) < len(programs):
+    parts = [_Part.of(source, node) for source, tree in programs if tree is not None for node in tree.body]
+    if not parts or any(tree is None for _, tree in programs):
         return None
-    statements = [node for _, tree in trees for node in tree.body]
-    bound = {name for node in statements for name in _bound_by(node)}
-    bound |= {each.name for node in statements for each in ast.walk(node) if isinstance(each, _Function)}
-    is_open = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in statements)
+    bound = {name for part in parts for name in part.bound}
+    bound |= {each.name for part in parts for each in part.nodes if isinstance(each, _Function)}
     answering = requested & bound
-    problem = ""
-    if not answering and not is_open:
-        problem = f"does not define `{min(requested, key=prompt.index)}`, which the prompt asks for"
-    for name in answering:
-        functions = [node for node in statements if isinstance(node, _Function) and node.name == name]
-        if functions and not functions[-1].decorator_list:
-            problem = problem or _problem_with(functions[-1], list(calls_in(prompt, name)))
+    problem = "" if answering or "*" in bound else f"does not define `{min(requested, key=prompt.index)}`"
+    if problem:
+        problem += ", which the prompt asks for"
+    for name in sorted(answering):
+        functions = [part for part in parts if isinstance(part.node, _Function) and part.node.name == name]
+        if functions and isinstance(function := functions[-1].node, _Function) and not function.decorator_list:
+            problem = problem or _problem_with(function, functions[-1].nodes, list(calls_in(prompt, name)))
+    used = _used_names(parts, answering)
     count = 0
     idle: list[tuple[Source, ast.stmt]] = []
-    used = _used_names(statements, answering)
-    for source, tree in trees:
-        for node in tree.body:
-            own = [each for each in ast.walk(node) if isinstance(each, ast.stmt) and _is_counted(each)]
-            count += len(own)
-            is_used = not answering or _has_effect(node) or used.intersection(_bound_by(node))
-            idle += [(source, each) for each in (_unread_in(node) if is_used else own)]
+    for part in parts:
+        own = [each for each in part.nodes if isinstance(each, ast.stmt) and _is_counted(each)]
+        count += len(own)
+        is_used = not answering or part.has_effect or used & part.bound
+        idle += [(part.source, each) for each in (_unread_in(part) if is_used else own)]
     return TaskFit(problem, count, idle)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A statement of a module."""
+
+    source: Source
+    node: ast.stmt
+    nodes: Sequence[ast.AST]
+    """It and all nodes in it."""
+    bound: Set[str]
+    """Names of the module that it gives a value; `*` if it imports all names of another one."""
+    has_effect: bool
+    """It does more than to bind names."""
+
+    @classmethod
+    def of(cls, source: Source, node: ast.stmt) -> "_Part":
+        nodes = list(ast.walk(node))
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                bound = {name}
+            case ast.Import() | ast.ImportFrom():
+                bound = {(each.asname or each.name).partition(".")[0] for each in node.names}
+            case _:
+                bound = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+                bound |= {each.name for each in nodes if isinstance(each, _Function | ast.ClassDef)}
+        return cls(source, node, nodes, bound, _has_effect(node))
 
 
 def _requested_in(prompt: str) -> Iterator[str]:
@@ -92,7 +116,7 @@ def _requested_in(prompt: str) -> Iterator[str]:
                 yield each
 
 
-def _problem_with(function: _Function, examples: Sequence[Example]) -> str:
+def _problem_with(function: _Function, nodes: Sequence[ast.AST], examples: Sequence[Example]) -> str:
     """Explain why a function cannot answer the examples, whatever it computes; empty if it may."""
     given = function.args
     most = len(given.posonlyargs) + len(given.args)
@@ -100,55 +124,34 @@ def _problem_with(function: _Function, examples: Sequence[Example]) -> str:
     is_fixed = not given.vararg and not given.kwonlyargs
     if lengths and is_fixed and all(not most - len(given.defaults) <= length <= most for length in lengths):
         return f"has {most} parameters, and the prompt passes {min(lengths)} arguments"
-    inside = [each for node in function.body for each in ast.walk(node)]
-    called = {
-        each.func.id if isinstance(each.func, ast.Name) else getattr(each.func, "attr", "")
-        for each in inside
-        if isinstance(each, ast.Call)
-    }
+    called = {last_name(each.func) for each in nodes if isinstance(each, ast.Call)}
     if called & _DYNAMIC or not examples:
         return ""
-    values = [each.value for each in inside if isinstance(each, ast.Return)]
+    values = [each.value for each in nodes if isinstance(each, ast.Return)]
     is_empty = all(value is None or (isinstance(value, ast.Constant) and value.value is None) for value in values)
-    is_empty = is_empty and not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in inside)
+    is_empty = is_empty and not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in nodes)
     if is_empty and all(each.answer != "None" for each in examples):
         return "returns nothing, and the prompt shows results"
     parameters = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg) if each}
-    read = {each.id for each in inside if isinstance(each, ast.Name)}
+    read = {each.id for each in nodes if isinstance(each, ast.Name)}
     if parameters and not parameters & read and len({each.answer for each in examples}) > 1 and not given.kwarg:
         return "ignores its parameters, and the prompt shows different results"
     return ""
 
 
-def _bound_by(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement of a module gives a value."""
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.Import() | ast.ImportFrom():
-            yield from ((each.asname or each.name).partition(".")[0] for each in node.names)
-        case _:
-            for each in ast.walk(node):
-                match each:
-                    case ast.Name(id=name, ctx=ast.Store()):
-                        yield name
-                    case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                        yield name
-
-
-def _used_names(statements: Sequence[ast.stmt], answering: Set[str]) -> set[str]:
+def _used_names(parts: Sequence[_Part], answering: Set[str]) -> set[str]:
     """Return the names that requested functions and statements with an effect use, directly or through others."""
-    binding: defaultdict[str, list[ast.stmt]] = defaultdict(list)
-    for node in statements:
-        for name in _bound_by(node):
-            binding[name].append(node)
-    used, seen = set(answering), set[ast.stmt]()
-    waiting = [node for node in statements if _has_effect(node)] + [node for name in used for node in binding[name]]
+    binding: defaultdict[str, list[_Part]] = defaultdict(list)
+    for part in parts:
+        for name in part.bound:
+            binding[name].append(part)
+    used, seen = set(answering), set[_Part]()
+    waiting = [part for part in parts if part.has_effect or used & part.bound]
     while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            new = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} - used
+        part = waiting.pop()
+        if part not in seen:
+            seen.add(part)
+            new = {each.id for each in part.nodes if isinstance(each, ast.Name)} - used
             used |= new
             waiting += [each for name in new for each in binding[name]]
     return used
@@ -174,11 +177,11 @@ def _is_counted(node: ast.stmt) -> bool:
     return not is_text and not isinstance(node, _NOT_COUNTED)
 
 
-def _unread_in(function: ast.stmt) -> Iterator[ast.stmt]:
-    """Yield the statements in a function that only give values to names that nothing in it reads."""
+def _unread_in(part: _Part) -> Iterator[ast.stmt]:
+    """Yield the statements of a function that only give values to names that nothing in it reads."""
     read: set[str] = set()
     assigned: list[ast.Assign] = []
-    for node in ast.walk(function) if isinstance(function, _Function) else ():
+    for node in part.nodes if isinstance(part.node, _Function) else ():
         match node:
             case ast.Name(id=name, ctx=ast.Load()) | ast.AugAssign(target=ast.Name(id=name)):
                 read.add(name)
