@@ -45,7 +45,7 @@ class Validation:
 
 
 def find_manifest(files: Mapping[str, str]) -> Manifest | None:
-    """Return the manifest of a package without looking at its other files; None if there is none without problems."""
+    """Return the manifest of a package without reading its other files; None if there is none without problems."""
     try:
         return read_manifest(with_generated(files)[MANIFEST_PATH])
     except (KeyError, ManifestInvalid):
