@@ -45,7 +45,7 @@ class Validation:
 
 
 def find_manifest(files: Mapping[str, str]) -> Manifest | None:
-    """Return the manifest of a package without reading its other files; None if there is none without problems."""
+    """Return the manifest, read from its file alone; None if there is none or it has problems."""
     try:
         return read_manifest(with_generated(files)[MANIFEST_PATH])
     except (KeyError, ManifestInvalid):
