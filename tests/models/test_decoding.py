@@ -105,7 +105,7 @@ def test_merged_weights_follow_an_optimizer_step(adapted: tuple[Any, Any]) -> No
     model, tokenizer = adapted
     machine = sampler(model, tokenizer)
     machine.sample([row(starts(tokenizer)[0], 0)], [2])
-    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=0.1)
+    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=0.1, fused=True)
     model(input_ids=torch.tensor([starts(tokenizer)[0]])).logits.square().mean().backward()
     optimizer.step()
     each = row(starts(tokenizer)[0], 0)

@@ -62,15 +62,14 @@ class DecodingWeights:
     each product; otherwise with the adapter merged into a base in float32.
 
     An adapter is not merged in bf16: rounded together, the weights would differ from the ones that training multiplies.
-    They are made again only after the model's own weights have changed. They take their memory a second time, so there
-    are none on a GPU, where both cost little.
+    They are made for each batch: nothing shows reliably that an optimizer has changed a weight, because fused ones leave
+    the version of a tensor as it was. They take their memory a second time, so there are none on a GPU, where both cost
+    little.
     """
 
     def __init__(self, model: PreTrainedModel, *, is_bf16: bool) -> None:
         self._is_bf16 = is_bf16
         self._adapted: dict[torch.nn.Linear, AdaptedLinear] = {}
-        self._made: dict[torch.nn.Linear, torch.nn.Parameter] = {}
-        self._made_from: list[tuple[int, int]] = []
         linear = [module for module in model.modules() if type(module) is torch.nn.Linear]
         if not is_bf16:
             adapted = [module for module in model.modules() if isinstance(module, AdaptedLinear)]
@@ -87,11 +86,10 @@ class DecodingWeights:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Put them into the model. After the block it has its own weights again, the same tensors as before."""
-        self._refresh()
         own = {layer: layer.weight for layer in self._layers}
         try:
-            for layer, made in self._made.items():
-                layer.weight = made
+            for layer in self._layers:
+                layer.weight = self._made_of(layer)
                 if adapted := self._adapted.get(layer):
                     adapted.merged_adapters.extend(adapted.active_adapters)
             yield
@@ -101,17 +99,9 @@ class DecodingWeights:
                 if adapted := self._adapted.get(layer):
                     adapted.merged_adapters.clear()
 
-    def _refresh(self) -> None:
-        modules = [self._adapted.get(layer, layer) for layer in self._layers]
-        sources = [parameter for module in modules for parameter in module.parameters() if parameter.dim() == 2]
-        made_from = [(parameter.data_ptr(), parameter._version) for parameter in sources]
-        if made_from == self._made_from:
-            return
-        with torch.no_grad():
-            for layer in self._layers:
-                made: torch.Tensor = layer.weight.detach()
-                if adapted := self._adapted.get(layer):
-                    made = made + sum(adapted.get_delta_weight(name) for name in adapted.active_adapters)
-                made = made.to(torch.bfloat16 if self._is_bf16 else torch.float32)
-                self._made[layer] = torch.nn.Parameter(made, requires_grad=False)
-        self._made_from = made_from
+    @torch.no_grad()
+    def _made_of(self, layer: torch.nn.Linear) -> torch.nn.Parameter:
+        made = layer.weight.detach()
+        if adapted := self._adapted.get(layer):
+            made = made + sum(adapted.get_delta_weight(name) for name in adapted.active_adapters)
+        return torch.nn.Parameter(made.to(torch.bfloat16) if self._is_bf16 else made, requires_grad=False)
