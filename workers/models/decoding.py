@@ -62,9 +62,8 @@ class DecodingWeights:
     each product; otherwise with the adapter merged into a base in float32.
 
     An adapter is not merged in bf16: rounded together, the weights would differ from the ones that training multiplies.
-    They are made for each batch: nothing shows reliably that an optimizer has changed a weight, because fused ones leave
-    the version of a tensor as it was. They take their memory a second time, so there are none on a GPU, where both cost
-    little.
+    They are made for each batch: nothing shows reliably that an optimizer has changed a weight, because fused ones keep
+    a tensor's version. They take their memory a second time, so there are none on a GPU, where both cost little.
     """
 
     def __init__(self, model: PreTrainedModel, *, is_bf16: bool) -> None:
