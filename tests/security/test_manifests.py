@@ -237,6 +237,20 @@ def test_a_hostile_schema_of_a_tool_is_refused_or_checked_soon(schema: dict[str,
     assert time.process_time() - began < 2.0
 
 
+@pytest.mark.parametrize(("levels", "is_usable"), [(32, True), (40, False), (300, False), (2000, False)])
+def test_a_schema_is_nested_as_deep_as_arguments_may_be(levels: int, is_usable: bool):
+    schema: dict[str, object] = {"type": "integer"}
+    arguments: object = 1
+    for _ in range(levels):
+        schema, arguments = {"properties": {"a": schema}}, {"a": arguments}
+    if is_usable:
+        assert isinstance(arguments, dict)
+        assert tool(**schema).problem(arguments) is None
+    else:
+        with pytest.raises(ValueError, match=r"nested more than 72 times|is not JSON"):
+            tool(**schema)
+
+
 def test_a_list_of_many_equal_objects_is_checked_soon():
     unique = tool(properties={"x": {"uniqueItems": True}})
     assert unique.problem({"x": [1, 2, 1]})

@@ -75,11 +75,11 @@ def test_with_the_whole_state_it_repeats_the_source_bit_by_bit(tmp_path: Path) -
 def test_batches_that_the_source_had_ordered_ahead_stay_there(tmp_path: Path) -> None:
     state = tmp_path / "source" / "grpo" / "checkpoint-3"
     state.mkdir(parents=True)
-    for name in ("complete", "trainer_state.json", "ahead.json", "ahead-2.safetensors"):
+    for name in ("complete", "optimizer.pt", "ahead.json", "ahead-2.safetensors"):
         (state / name).touch()
     take_over(point_of(tmp_path / "source", 3), tmp_path / "branch", CHOICE, save_every=1)
     taken = {path.name for path in (tmp_path / "branch" / "checkpoint-3").iterdir()}
-    assert taken == {"complete", "trainer_state.json"}
+    assert taken == {"complete", "optimizer.pt"}
 
 
 def test_with_the_weights_alone_steps_and_schedule_continue(installation: None, tmp_path: Path) -> None:

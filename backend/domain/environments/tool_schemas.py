@@ -17,8 +17,13 @@ from backend.domain.text import JsonObject
 
 MAX_PARTS = 1000
 """Maximum number of objects in a schema; checking one needs at most half a millisecond."""
+MAX_NESTING = 72
+"""Nesting of objects and lists in a schema: two for each level of arguments, which is enough for their own limit. The
+library recurses, and reaches Python's limit inside a part in Rust, which panics, at about three times this nesting."""
 MAX_CHECKS = 20_000
 """Maximum number of keywords per validation; schemas can expand without end."""
+MAX_NESTED_CHECKS = 100
+"""Maximum number of keywords that are checked inside each other; a schema can refer to itself without end."""
 MAX_COLLECTED = 20
 """Maximum number of problems of one call that are collected: each may hold a long text."""
 
@@ -40,10 +45,14 @@ def _counted(keyword: str, check: KeywordCheck) -> KeywordCheck:
             is_sortable = all(isinstance(item, str) for item in instance)
             work += 0 if is_sortable else len(instance) ** 2 // 20  # the library compares each pair of other items
         _work.left -= work
-        if _work.left < 0:
+        if _work.left < 0 or _work.depth == MAX_NESTED_CHECKS:
             raise _TooMuchWork
         if keyword != "additionalProperties" or "patternProperties" not in schema:
-            yield from check(validator, value, instance, schema) or ()
+            _work.depth += 1
+            try:
+                yield from check(validator, value, instance, schema) or ()
+            finally:
+                _work.depth -= 1
 
     return counted
 
@@ -67,6 +76,8 @@ def schema_problem(text: str) -> tuple[str, list[str | int]] | None:
     if text.count("{") > MAX_PARTS:
         return f"has more than {MAX_PARTS:,} parts", []
     schema = json.loads(text)
+    if _is_nested_deeper(schema, MAX_NESTING):
+        return f"is nested more than {MAX_NESTING} times", []
     if schema.get("type", "object") != "object":
         return "the schema of a tool's arguments has `type: object`", ["type"]
     try:
@@ -80,6 +91,19 @@ def schema_problem(text: str) -> tuple[str, list[str | int]] | None:
         except (Unresolvable, ValueError):
             return f"refers to `{reference[:80]}`, which it does not contain (nothing is fetched)", []
     return None
+
+
+def _is_nested_deeper(value: object, levels: int) -> bool:
+    """Whether objects and lists are nested deeper. Descends level by level, without recursion."""
+    level = [value]
+    for _ in range(levels + 1):
+        level = [
+            child
+            for each in level
+            if isinstance(each, (dict, list))
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+    return any(isinstance(each, (dict, list)) for each in level)
 
 
 def _references(schema: object) -> Iterator[str]:
@@ -105,7 +129,7 @@ class ArgumentsCheck:
 
     def problems(self, arguments: JsonObject) -> list[tuple[str, str]] | None:
         """Return places in the arguments and what is wrong there; None if they cannot be checked."""
-        _work.left = MAX_CHECKS
+        _work.left, _work.depth = MAX_CHECKS, 0
         try:
             found = islice(self._validator.iter_errors(dict(arguments)), MAX_COLLECTED)
             errors = sorted(found, key=lambda error: list(map(str, error.path)))

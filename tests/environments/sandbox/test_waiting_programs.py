@@ -8,6 +8,7 @@ import time
 from ast import literal_eval
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -192,8 +193,9 @@ def _send(*messages: bytes) -> Callable[[socket.socket], None]:
         with ours, theirs:
             socket.send_fds(control, [b"x"], [theirs.fileno()])
             theirs.close()
-            for message in messages:
-                write_message(ours, message)
+            with suppress(BrokenPipeError):  # the first message was enough
+                for message in messages:
+                    write_message(ours, message)
 
     return send
 
