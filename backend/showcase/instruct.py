@@ -18,7 +18,7 @@ from backend.showcase.steps import Showcase, ShowcaseFailed, ShowcaseResult
 from proctor import Json
 
 ENVIRONMENT = "arithmetic_ladder"
-LEVELS, EASIEST = 20, 6
+LEVELS, EASIEST = 20, 4
 """Levels of the environment, and the number of those, from the easiest, that are trained and evaluated."""
 MAX_TOKENS = 64
 """Maximum length of a reply. The base model explains at length."""

