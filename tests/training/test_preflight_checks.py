@@ -24,7 +24,7 @@ from backend.domain.training.preflight.measured import (
     success_finding,
     time_finding,
 )
-from backend.domain.training.preflight.static import Plan, Site, checks_at_once, memory_finding
+from backend.domain.training.preflight.static import Plan, Site, checks_at_once, load_of, memory_finding
 from backend.domain.vocabulary import CheckStatus
 from tests.factories import make_manifest
 
@@ -195,6 +195,19 @@ def test_memory_is_the_sum_of_parts_that_can_be_checked_manually():
     assert found.total == sum(asdict(found).values())
     ahead = estimate_memory(model, Load(1000, True, 3, 5, 4, samples_ahead=True))
     assert ahead.total - found.total == ahead.sampler == 4000
+
+
+@pytest.mark.parametrize(
+    ("choices", "rows"),
+    [
+        ({"recipe": "grpo", "grpo": {"tasks_per_step": 8, "group_size": 8, "micro_batches": 8}}, 8),
+        ({"grpo": {"tasks_per_step": 8, "group_size": 8, "micro_batches": 8}, "sft": {"batch": 16}}, 16),
+        ({"recipe": "sft", "sft": {"batch": 24}, "hardware": {"processes": 2}}, 12),
+        ({"recipe": "dpo", "preferences": {"batch": 8, "micro_batches": 2}}, 8),
+    ],
+)
+def test_the_stage_with_the_largest_micro_batch_decides_on_memory(choices: dict[str, Any], rows: int):
+    assert load_of(configured(**choices), tokens=10, trained=10).rows == rows
 
 
 def test_memory_beyond_the_workers_is_a_problem_with_advice():

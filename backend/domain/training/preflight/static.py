@@ -275,12 +275,11 @@ def memory_at_once(plan: Plan) -> PreflightFinding | None:
 def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int) -> Load:
     """The load of this configuration. `trained`: number of trained weights."""
     grpo, has_grpo = configuration.grpo, configuration.recipe.has_grpo
-    parts = grpo.micro_batches * configuration.hardware.processes
     return Load(
         trained=trained,
         # with an adapter, the base is the reference
         has_reference=_has_second_model(configuration),
-        rows=grpo.episodes_per_step // parts if has_grpo else configuration.imitation.batch,
+        rows=_most_rows(configuration),
         tokens=tokens,
         sampled_rows=min(
             configuration.concurrency, grpo.episodes_per_step if has_grpo else configuration.heldout.tasks
@@ -289,6 +288,18 @@ def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int) 
         samples_ahead=configuration.samples_ahead,
         shards=configuration.hardware.processes if configuration.hardware.sharding != "none" else 1,
     )
+
+
+def _most_rows(configuration: TrainingConfiguration) -> int:
+    """Episodes that a process learns from at the same time, in the stage with the most."""
+    processes, rows = configuration.hardware.processes, [1]
+    if configuration.recipe.has_grpo:
+        rows.append(configuration.grpo.episodes_per_step // (configuration.grpo.micro_batches * processes))
+    if configuration.imitates:
+        rows.append(configuration.imitation.batch // processes)
+    if configuration.recipe is Recipe.DPO:
+        rows.append(2 * configuration.preferences.batch // configuration.preferences.micro_batches)
+    return max(rows)
 
 
 def _has_second_model(configuration: TrainingConfiguration) -> bool:
