@@ -8,7 +8,6 @@ import asyncio
 import hmac
 import json
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,12 +22,11 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from transformers.utils.logging import disable_progress_bar
 
 from backend.core.logs import configure_logging
-from workers.http_server import make_runner
+from workers.http_server import listen, report, wait_until_stopped
 from workers.models.chat import ChatTokens, ChatUnusable
 from workers.models.load import ModelUnusable, load_folder
 from workers.models.serving_batches import BatchSampler, ServedCompletion
 
-SHUTDOWN_SECONDS = 2.0
 SMALL = 20_000_000  # parameters below which one thread is fastest
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_WAITING = 1024
@@ -281,7 +279,7 @@ def main() -> int:
         model, tokenizer = load_folder(Path(request["folder"]))
         batches = BatchSampler(model, tokenizer)
     except (ModelUnusable, ChatUnusable) as error:
-        _report(error=str(error))
+        report(error=str(error))
         return 1
     if model.num_parameters() < SMALL:
         torch.set_num_threads(1)  # several threads slow each other down
@@ -291,26 +289,14 @@ def main() -> int:
 
 
 async def _serve(server: ModelServer, host: str, port: int) -> int:
-    runner = make_runner(server.app(), shutdown_seconds=SHUTDOWN_SECONDS)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as error:
-        _report(error=f"cannot listen on {host}:{port}: {error.strerror or error}")
+    runner = await listen(server.app(), host, port)
+    if runner is None:
         return 1
-    _report(port=runner.addresses[0][1], model=server.name, context=server.batches.context)
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    await ended.wait()
+    report(port=runner.addresses[0][1], model=server.name, context=server.batches.context)
+    await wait_until_stopped()
     await server.batches.close()
     await runner.cleanup()
     return 0
-
-
-def _report(**fields: object) -> None:
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

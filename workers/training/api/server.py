@@ -8,7 +8,6 @@ import asyncio
 import hmac
 import json
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -24,7 +23,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.core.logs import configure_logging
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
-from workers.http_server import make_runner
+from workers.http_server import listen, report, wait_until_stopped
 from workers.models.chat import ChatUnusable
 from workers.models.load import ModelUnusable, find_folder, is_adapter, start_from_base
 from workers.training.api.learner import Learner, Refused
@@ -46,7 +45,6 @@ from workers.training.api.wire import (
     read_pass,
 )
 
-SHUTDOWN_SECONDS = 2.0
 SMALL = 20_000_000  # parameters below which one thread is fastest
 POLL_SECONDS = 20.0
 READ_SECONDS = 60.0
@@ -429,7 +427,7 @@ def main() -> int:
     try:
         learner = load_learner(request["base"])
     except (ModelUnusable, ChatUnusable) as error:
-        _report(error=str(error))
+        report(error=str(error))
         return 1
     if learner.model.num_parameters() < SMALL:
         torch.set_num_threads(1)  # several threads slow each other down
@@ -444,27 +442,15 @@ def main() -> int:
 
 
 async def _serve(api: TrainingApi, host: str, port: int) -> int:
-    runner = make_runner(api.app(), shutdown_seconds=SHUTDOWN_SECONDS)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as error:
-        _report(error=f"cannot listen on {host}:{port}: {error.strerror or error}")
+    runner = await listen(api.app(), host, port)
+    if runner is None:
         return 1
     api.sessions.start()
-    _report(port=runner.addresses[0][1], model=api.name, context=api.sessions.learner.context)
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    await ended.wait()
+    report(port=runner.addresses[0][1], model=api.name, context=api.sessions.learner.context)
+    await wait_until_stopped()
     await runner.cleanup()
     await api.sessions.close()
     return 0
-
-
-def _report(**fields: object) -> None:
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
