@@ -49,6 +49,6 @@ async def wait_until_stopped() -> None:
 
 
 def report(**fields: object) -> None:
-    """Tell the command that started this process, in a line of JSON on the standard output."""
+    """Report to the command that started this process, as a line of JSON on the standard output."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()

@@ -22,7 +22,7 @@ from workers.training.api import learner as learners
 from workers.training.api import sessions, wire
 from workers.training.api.learner import Learner, Refused
 from workers.training.api.server import PROTO, TrainingApi, load_learner
-from workers.training.api.sessions import Limits
+from workers.training.api.sessions import SessionLimits
 from workers.training.api.wire import AdamParams, BadRequest, Datum, LoraShape, PassRequest
 
 pytestmark = pytest.mark.filterwarnings("default")  # of peft and transformers
@@ -123,7 +123,7 @@ LESSON = datum([*PROMPT, *REPLY], weights=[0.0] * 3 + [1.0] * 3)
 
 @asynccontextmanager
 async def running(learner: Learner, folder: Path, **limits: Any) -> AsyncIterator[ApiClient]:
-    api = TrainingApi(learner, "tiny", TOKEN, folder, limits=Limits(**limits))
+    api = TrainingApi(learner, "tiny", TOKEN, folder, limits=SessionLimits(**limits))
     runner = web.AppRunner(api.app(), handler_cancellation=True, shutdown_timeout=0.5)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -22,7 +22,7 @@ class NodesMissing(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NodeCall:
     """One attempt at a run. A resumed run calls again."""
 
     id: str
@@ -35,21 +35,21 @@ def call_file(settings: Settings) -> Path:
     return settings.data / "nodes" / settings.nodes_address.translate(str.maketrans(":[]", "___")) / "call.json"
 
 
-def read_call(settings: Settings) -> Call | None:
+def read_call(settings: Settings) -> NodeCall | None:
     try:
-        return Call(**json.loads(call_file(settings).read_text()))
+        return NodeCall(**json.loads(call_file(settings).read_text()))
     except FileNotFoundError:
         return None
 
 
-def answer(settings: Settings, call: Call) -> None:
+def answer(settings: Settings, call: NodeCall) -> None:
     """Say that this node joins."""
     path = _answer_file(settings, call, settings.node_rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
 
 
-def _answer_file(settings: Settings, call: Call, rank: int) -> Path:
+def _answer_file(settings: Settings, call: NodeCall, rank: int) -> Path:
     return call_file(settings).parent / call.id / str(rank)
 
 
@@ -60,7 +60,7 @@ def gathered(settings: Settings, run_id: uuid.UUID, nodes: int, report: Callable
     `report` gets the missing nodes from time to time, and returns whether to keep waiting; if not, the result is False.
     Raises NodesMissing.
     """
-    call, path = Call(uuid.uuid4().hex, str(run_id), nodes), call_file(settings)
+    call, path = NodeCall(uuid.uuid4().hex, str(run_id), nodes), call_file(settings)
     folder = path.parent / call.id
     folder.mkdir(parents=True)
     partial = path.with_name("call.partial")

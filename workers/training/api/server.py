@@ -27,7 +27,7 @@ from workers.http_server import listen, report, wait_until_stopped
 from workers.models.chat import ChatUnusable
 from workers.models.load import ModelUnusable, find_folder, is_adapter, start_from_base
 from workers.training.api.learner import Learner, Refused
-from workers.training.api.sessions import ClientSession, Gone, Limits, Sessions, TooMuch
+from workers.training.api.sessions import ClientSession, Gone, SessionLimits, Sessions, TooMuch
 from workers.training.api.wire import (
     BadRequest,
     CreateModel,
@@ -68,11 +68,11 @@ class TrainingApi:
         token: str,
         folder: Path,
         *,
-        limits: Limits | None = None,
+        limits: SessionLimits | None = None,
         tokenizer: str = "",
     ) -> None:
         self.name, self.tokenizer = name, tokenizer
-        self.sessions = Sessions(learner, folder, limits or Limits())
+        self.sessions = Sessions(learner, folder, limits or SessionLimits())
         self._token = token
         self._reading = 0
 

@@ -49,7 +49,7 @@ class TooMuch(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SessionLimits:
     sessions: int = 16
     models: int = 8
     """Models of all sessions together."""
@@ -147,7 +147,7 @@ class ClientSession:
 class Sessions:
     """All sessions of the server. Its methods are called in the event loop, except where they say otherwise."""
 
-    def __init__(self, learner: Learner, folder: Path, limits: Limits) -> None:
+    def __init__(self, learner: Learner, folder: Path, limits: SessionLimits) -> None:
         self.learner, self.folder, self.limits = learner, folder, limits
         self.batches = 0
         self._sessions: dict[str, ClientSession] = {}
