@@ -130,7 +130,7 @@ clean: ## remove caches and build output; data and virtual environments stay
 
 $(SITE): $(DOCS) | $(STAMP)
 	@echo "building the documentation"
-	@$(BIN)/python -m sphinx -q -b html -d build/doctrees docs frontend/docs
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/doctrees docs frontend/docs
 	@touch $@
 
 $(BIN)/uv: constraints-installers.txt

@@ -7,14 +7,18 @@ from pathlib import Path
 import pytest
 
 from backend.settings import PROJECT_ROOT
+from backend.web.docs_site import DOCS_FOLDER
 from tests.web_fixtures import *  # noqa: F403
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site in a folder. A broken link, an unlisted page or an unknown directive is an error."""
-    folder = tmp_path_factory.mktemp("docs") / "site"
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(folder)]
+def site() -> Path:
+    """The site of the sources as they are: what changed since `make setup` is built again, where it stands.
+
+    A broken link, an unlisted page or an unknown directive is an error, there as here.
+    """
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
+    command += ["-d", "build/doctrees", "docs", str(DOCS_FOLDER)]
     built = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    return folder
+    return DOCS_FOLDER

@@ -43,7 +43,7 @@ def _start(name: str, seconds: float, seed: int) -> int:
     current = scratch_file()
     command = [sys.executable, "-m", "tests.security.fuzz", "--target", name, "--seconds", str(seconds)]
     try:
-        code = subprocess.run([*command, "--seed", str(seed), "--current", current], timeout=seconds + 360).returncode
+        code = subprocess.run([*command, "--seed", str(seed), "--current", current], timeout=seconds + 1200).returncode
         ended = f"ended with {code}" if code not in {0, 1} else ""
     except subprocess.TimeoutExpired:
         code, ended = 1, "did not end"
