@@ -85,8 +85,6 @@ def choose_shots(client: Client) -> Iterator[Shot]:
     yield from shots_of_results(grpo, sft, won)
     yield Shot("launch", f"/training/new?preset=quick&version_id={version['id']}")
     yield Shot("training", trained, until=".chart canvas")
-    yield Shot("training-dark", trained, look="dark", until=".chart canvas")
-    yield Shot("training-phone", trained, size="phone", until=".chart canvas")
     yield from shots_of_judging(flagged(client), trained)
     yield Shot("export", f"/exports/{export['id']}", until="[aria-label='Checkpoint and reloaded export']")
 
@@ -106,7 +104,6 @@ def shots_of_results(after: dict[str, Any], before: dict[str, Any], won: dict[st
 
 def shots_of_judging(flag: str, trained: str) -> Iterator[Shot]:
     """Screenshots of the review queue, a verdict, and a run's report."""
-    yield Shot("review", f"/review/{flag}", until=".accusation")
     yield Shot("queue", "/review", until="main table.data tbody tr")
     yield Shot("review-phone", f"/review/{flag}", size="phone", until=".accusation")
     yield Shot("detectors", "/detectors", until="main table.data tbody tr")

@@ -27,7 +27,7 @@ from workers.http_server import listen, report, wait_until_stopped
 from workers.models.chat import ChatUnusable
 from workers.models.load import ModelUnusable, find_folder, is_adapter, start_from_base
 from workers.training.api.learner import Learner, Refused
-from workers.training.api.sessions import ClientSession, Gone, SessionLimits, Sessions, TooMuch
+from workers.training.api.sessions import ClientSession, Gone, SessionLimits, Sessions, LimitReached
 from workers.training.api.wire import (
     BadRequest,
     CreateModel,
@@ -123,7 +123,7 @@ class TrainingApi:
             return _refuse(422, str(error))
         except Gone as error:
             return _refuse(410, str(error))
-        except TooMuch as error:
+        except LimitReached as error:
             return _refuse(429, str(error))
         except web.HTTPException as error:
             return _refuse(error.status, error.reason)
@@ -152,7 +152,7 @@ class TrainingApi:
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise web.HTTPUnsupportedMediaType(reason="compressed bodies are not supported")
         if self._reading + size > self.sessions.limits.waiting_bytes:
-            raise TooMuch("Too many requests are being read. Try again.")
+            raise LimitReached("Too many requests are being read. Try again.")
         self._reading += size
         try:
             async with asyncio.timeout(READ_SECONDS):

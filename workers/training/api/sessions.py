@@ -44,7 +44,7 @@ class Gone(Exception):
     """The session, model, sampler or result does not exist or has expired."""
 
 
-class TooMuch(Exception):
+class LimitReached(Exception):
     """A limit of the server is reached. The client may try again later."""
 
 
@@ -173,7 +173,7 @@ class Sessions:
 
     def open(self) -> ClientSession:
         if len(self._sessions) >= self.limits.sessions:
-            raise TooMuch(f"{self.limits.sessions} sessions are open. Try again when one has ended.")
+            raise LimitReached(f"{self.limits.sessions} sessions are open. Try again when one has ended.")
         session = ClientSession(secrets.token_hex(16), time.monotonic(), limit=self._limit_models)
         self._sessions[session.id] = session
         return session
@@ -310,9 +310,9 @@ class Sessions:
 
     def _add(self, session: ClientSession, promise: Promise, *, is_ready: bool = True) -> None:
         if len(self._unfinished) >= self.limits.waiting or len(session.promises) >= 2 * KEPT_RESULTS:
-            raise TooMuch("Too many requests are waiting. Try again later.")
+            raise LimitReached("Too many requests are waiting. Try again later.")
         if self._waiting_bytes + promise.size > self.limits.waiting_bytes:
-            raise TooMuch("The waiting requests are too large. Try again later.")
+            raise LimitReached("The waiting requests are too large. Try again later.")
         self._waiting_bytes += promise.size
         self._unfinished[promise] = session
         session.promises[promise.id] = promise
@@ -346,7 +346,7 @@ class Sessions:
 
     def _limit_models(self) -> None:
         if sum(len(session.models) for session in self._sessions.values()) >= self.limits.models:
-            raise TooMuch(f"{self.limits.models} models are loaded. Try again when a session has ended.")
+            raise LimitReached(f"{self.limits.models} models are loaded. Try again when a session has ended.")
 
     async def _work(self) -> None:
         while True:
