@@ -27,7 +27,7 @@ from workers.http_server import listen, report, wait_until_stopped
 from workers.models.chat import ChatUnusable
 from workers.models.load import ModelUnusable, find_folder, is_adapter, start_from_base
 from workers.training.api.learner import Learner, Refused
-from workers.training.api.sessions import ClientSession, Gone, SessionLimits, Sessions, LimitReached
+from workers.training.api.sessions import ClientSession, Gone, LimitReached, SessionLimits, Sessions
 from workers.training.api.wire import (
     BadRequest,
     CreateModel,
