@@ -1,5 +1,7 @@
 """One reward column rises while another falls: the policy trades what matters for what is easy."""
 
+import itertools
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,10 +37,12 @@ def find(view: RunView, thresholds: ThresholdValues) -> Flags:
     large = {}
     for name in view.context.columns:
         values = [figures.columns[name] for figures in view.steps]
-        trend = trend_of([figures.columns[name] for figures in window])
         # In the column's own unit, where most columns are in [0, 1]; or a tenth of its range so far if that is more.
-        if abs(trend.change) >= max(thresholds["smallest_change"], 0.1 * (max(values) - min(values))):
-            large[name] = trend
+        least = max(thresholds["smallest_change"], 0.1 * (max(values) - min(values)))
+        if abs(_slope(values[-len(window) :])) * (len(window) - 1) >= least:
+            large[name] = trend_of(values[-len(window) :])
+    if len(large) < 2:
+        return
     # A penalty that falls is progress, and one that rises is none.
     directions = {name: trend.direction(p) for name, trend in large.items()}
     penalties = {name for name in large if view.context.weights.get(name, 0.0) < 0}
@@ -93,6 +97,11 @@ def trend_of(values: Sequence[float]) -> Trend:
 
     if len(values) < 3 or max(values) == min(values):
         return Trend(0.0, 0.0, 1.0)
-    p = float(stats.kendalltau(range(len(values)), values).pvalue)
-    slope = float(stats.theilslopes(values).slope)
-    return Trend(slope, slope * (len(values) - 1), p)
+    slope = _slope(values)
+    return Trend(slope, slope * (len(values) - 1), float(stats.kendalltau(range(len(values)), values).pvalue))
+
+
+def _slope(values: Sequence[float]) -> float:
+    """Theil–Sen's estimate: the median of the slopes between all pairs."""
+    pairs = itertools.combinations(enumerate(values), 2)
+    return statistics.median((after - before) / (end - start) for (start, before), (end, after) in pairs)

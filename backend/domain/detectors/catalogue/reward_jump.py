@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import operator
 import statistics
 from collections.abc import Sequence
 
@@ -26,6 +27,8 @@ SPEC = DetectorSpec(
 
 WINDOW = 12
 """Steps that the trend is fitted to."""
+_FORECAST = tuple(1 / WINDOW + 3 * (2 * at - WINDOW + 1) / (WINDOW * (WINDOW - 1)) for at in range(WINDOW))
+"""Weights of the steps in the forecast of the next one: the least-squares line through them, one step ahead."""
 
 
 def find(view: RunView, thresholds: ThresholdValues) -> Flags:
@@ -56,14 +59,10 @@ def find(view: RunView, thresholds: ThresholdValues) -> Flags:
 
 def cusum(rewards: Sequence[float], limit: float = SPEC.thresholds["cusum"]) -> list[float]:
     """S = max(0, S + z - 0.5) over the standardized errors of one-step forecasts from the least-squares line before."""
-
-    import numpy as np
-
     sums: list[float] = [0.0] * min(len(rewards), WINDOW)
     errors: list[float] = []
     for now in range(WINDOW, len(rewards)):
-        slope, start = np.polyfit(range(WINDOW), rewards[now - WINDOW : now], 1)
-        error = rewards[now] - float(start + slope * WINDOW)
+        error = rewards[now] - sum(map(operator.mul, _FORECAST, rewards[now - WINDOW : now]))
         # robust spread of the forecast errors so far; while there are few, of the differences between steps
         known = errors[-3 * WINDOW :]
         if len(known) < WINDOW // 2:
