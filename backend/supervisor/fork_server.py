@@ -89,18 +89,17 @@ class ForkServer:
         Call it from the main thread, with which the process ends. Raises ChildGaveUp.
         """
         request: ForkRequest = {"command": list(command), "niceness": niceness}
-        for _ in range(2):
-            if self.process is None or self.process.poll() is not None:
-                self.start()
-            assert self._control is not None
-            try:
-                with log.open("ab") as opened, _adopting():
-                    streams = [opened.fileno() if output is None else output, opened.fileno()]
+        with log.open("ab") as opened:
+            streams = [opened.fileno() if output is None else output, opened.fileno()]
+            for _ in range(2):
+                if self.process is None or self.process.poll() is not None:
+                    self.start()
+                assert self._control is not None
+                with contextlib.suppress(OSError), _adopting():
                     socket.send_fds(self._control, [json.dumps(request).encode()], streams)
                     if answer := self._control.recv(64):
                         return AdoptedProcess(int(answer))
-            except OSError:  # it ended, or does not answer
-                self.stop()
+                self.stop()  # it ended, or does not answer
         raise ChildGaveUp(f"The fork server ended or did not answer. Its log's last lines:\n{last_lines(self.log)}")
 
 

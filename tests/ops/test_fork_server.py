@@ -87,7 +87,6 @@ def test_one_that_was_killed_is_forked_again_by_a_new_server_if_need_be(
     first = child.process
     assert server.process is not None
     server.process.kill()
-    server.process.wait()
     assert child.watch() is None
     assert first.poll() is None
 
