@@ -14,10 +14,19 @@ from backend.core.imports import absent, without_collection
 
 def main() -> int:
     del sys.argv[0]
+    prepare()
+    return run()
+
+
+def prepare() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # noqa: TID251 - read when torch is imported
+    with without_collection(), absent("rich"):
+        import_module("structlog")
+
+
+def run() -> int:
+    """Run the module that is the first argument, and return its exit status."""
     with without_collection():
-        with absent("rich"):
-            import_module("structlog")
         begin = import_module(sys.argv[0]).main
     return int(begin() or 0)
 

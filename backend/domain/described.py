@@ -8,12 +8,12 @@ from functools import cache
 from inspect import cleandoc
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-DESCRIBED = ConfigDict(use_attribute_docstrings=True)
-"""`__pydantic_config__` of a dataclass in a response, whose attribute docstrings are to describe its fields."""
+C = TypeVar("C")
+
 _CLASS = re.compile(r"^class (\w+)\b.*?(?=^[^\s)]|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -26,11 +26,17 @@ class Described(BaseModel):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        annotations = cls.__annotations__
-        for name, description in _docstrings(_sources(cls.__module__).get(cls.__qualname__, "")):
-            is_field = name in annotations and not name.startswith("_")
-            if is_field and not str(annotations[name]).removeprefix("typing.").startswith("ClassVar"):
-                annotations[name] = Annotated[annotations[name], Field(description=description)]
+        described(cls)
+
+
+def described(cls: type[C]) -> type[C]:
+    """Describe the fields of a class by their attribute docstrings. Decorates what `dataclass` then decorates."""
+    annotations = cls.__annotations__
+    for name, description in _docstrings(_sources(cls.__module__).get(cls.__qualname__, "")):
+        is_field = name in annotations and not name.startswith("_")
+        if is_field and not str(annotations[name]).removeprefix("typing.").startswith("ClassVar"):
+            annotations[name] = Annotated[annotations[name], Field(description=description)]
+    return cls
 
 
 @cache

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from sqlalchemy.orm import Session
 
-from backend.domain.described import DESCRIBED
+from backend.domain.described import described
 from backend.domain.results.pass_at_k import REWARD
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.statistics import TIE, Estimate, PairedTest, estimate_mean, paired_difference, paired_test
@@ -37,10 +37,9 @@ class ComparisonNote:
 
 
 @dataclass(frozen=True, slots=True)
+@described
 class TaskPair:
     """A task that both sides played, with its mean reward over the rollouts of each side."""
-
-    __pydantic_config__ = DESCRIBED
 
     task_id: uuid.UUID
     """In the version of the second side."""

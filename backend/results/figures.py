@@ -12,7 +12,7 @@ from pydantic import Field
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from backend.domain.described import DESCRIBED
+from backend.domain.described import described
 from backend.domain.environments.manifest import Manifest
 from backend.domain.results.pass_at_k import REWARD, PassAt, SuccessRule, TaskCount, default_rule, pass_curve
 from backend.domain.statistics import TIE, Coverage, Estimate, Proportion, estimate_of, wilson
@@ -137,9 +137,8 @@ def outcomes(session: Session, scope: FigureScope) -> Outcomes:
 
 
 @dataclass(frozen=True, slots=True)
+@described
 class HistogramBar:
-    __pydantic_config__ = DESCRIBED
-
     low: float
     high: float
     """Equal to `low` if the bar is for one value."""
@@ -220,10 +219,9 @@ def rule_of(run: Run, manifest: Manifest, column: str | None = None, at_least: f
 
 
 @dataclass(frozen=True, slots=True)
+@described
 class GroupShares:
     """Groups with several completed rollouts. GRPO learns nothing from groups with equal rewards."""
-
-    __pydantic_config__ = DESCRIBED
 
     groups: int
     mixed: int

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from backend.domain.described import DESCRIBED
+from backend.domain.described import described
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import RewardScale, reward_scale
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
@@ -48,10 +48,9 @@ class FiguresRequest(Request):
 
 
 @dataclass(frozen=True, slots=True)
+@described
 class FailureMessage:
     """One message of failed rollouts."""
-
-    __pydantic_config__ = DESCRIBED
 
     kind: str
     message: str

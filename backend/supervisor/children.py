@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from backend.core.embedded import die_with_parent
 
@@ -115,19 +116,30 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class Process(Protocol):
+    """A child process of this one: a `subprocess.Popen`, or one that was forked elsewhere and adopted."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int, /) -> None: ...
+
+
 @dataclass
 class Child:
     """A child process. Start it from the main thread: the kernel ends it with the thread that started it."""
 
     name: str
-    start: Callable[[], subprocess.Popen[bytes]]
+    start: Callable[[], Process]
     log: Path
     is_answering: Callable[[], bool]
     """Whether it is ready for work. Called after each start until it is."""
     stop_signal: signal.Signals = signal.SIGTERM
     probe: LivenessProbe | None = None
     """Runs while the child is ready. A hung child is killed, then restarted like one that died."""
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     is_ready: bool = False
     _started_at: float = 0.0
     _deaths: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_DEATHS))
@@ -150,8 +162,8 @@ class Child:
             if self._restart_at is None or now >= self._restart_at:
                 self.launch()
             return None
-        if self.process.poll() is not None:
-            return self._handle_death(now, self.process.returncode)
+        if (status := self.process.poll()) is not None:
+            return self._handle_death(now, status)
         self._has_settled = self._has_settled or now - self._started_at > SETTLED_SECONDS
         if self.is_ready:
             if self.probe is None or not self.probe.is_hung():
@@ -186,7 +198,7 @@ class Child:
         recent = sum(now - death < WITHIN_SECONDS for death in self._deaths)
         if recent >= limit:
             raise ChildGaveUp(
-                f"{self.name} ended with status {status}, {recent} times. Its log's last lines:\n{self.tail()}"
+                f"{self.name} ended with status {status}, {recent} times. Its log's last lines:\n{last_lines(self.log)}"
             )
         pause = 0.5 * 2 ** (recent - 1)
         self._restart_at = now + pause
@@ -197,10 +209,6 @@ class Child:
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
-
-    def tail(self) -> str:
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(text[-8000:].splitlines()[-15:])
 
     def ask_to_stop(self) -> None:
         self._restart_at = None
@@ -218,17 +226,17 @@ class Child:
 
 
 def spawn(
-    command: list[str], environment: Mapping[str, str], log: Path, niceness: int = 0, folder: Path | None = None
+    command: list[str],
+    environment: Mapping[str, str],
+    log: Path,
+    niceness: int = 0,
+    folder: Path | None = None,
+    kept: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a child in a separate session (Ctrl-C reaches only the supervisor) that ends with the supervisor."""
+    """Start a child in a separate session (Ctrl-C reaches only the supervisor) that ends with the supervisor.
 
-    def begin() -> None:
-        die_with_parent(signal.SIGTERM)
-        os.nice(niceness)
-        if niceness:
-            with contextlib.suppress(OSError):  # a session is scheduled as one, by its own niceness
-                Path("/proc/self/autogroup").write_text(str(niceness))
-
+    It inherits only the descriptors `kept`.
+    """
     with log.open("ab") as opened:
         return subprocess.Popen(
             command,
@@ -238,5 +246,20 @@ def spawn(
             stdout=opened,
             stderr=opened,
             start_new_session=True,
-            preexec_fn=begin,
+            preexec_fn=lambda: begin_child(niceness),
+            pass_fds=kept,
         )
+
+
+def begin_child(niceness: int) -> None:
+    """In a new process that leads its session: end with the supervisor, and yield to others."""
+    die_with_parent(signal.SIGTERM)
+    os.nice(niceness)
+    if niceness:
+        with contextlib.suppress(OSError):  # a session is scheduled as one, by its own niceness
+            Path("/proc/self/autogroup").write_text(str(niceness))
+
+
+def last_lines(log: Path) -> str:
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return "\n".join(text[-8000:].splitlines()[-15:])

@@ -3,27 +3,27 @@
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import TextIO
 
 from pydantic import SecretStr
 
-from backend.core.embedded import CannotStart, Postgres, Valkey, accepts_connections, die_with_parent
+from backend.core.embedded import CannotStart, Postgres, Valkey, accepts_connections
 from backend.settings import LOOPBACK_HOSTS, Settings
 from backend.supervisor.children import (
     NOT_ALIVE,
     Child,
     LivenessProbe,
+    Process,
     http_status,
     spawn,
 )
 from backend.supervisor.data_folder import DataFolder
+from backend.supervisor.fork_server import ForkServer
 
 _PASSED_VARIABLES = re.compile(
     r"PATH|LANG|LC_\w+|TZ|TMPDIR|HOME|USER|LOGNAME|VIRTUAL_ENV|LD_LIBRARY_PATH|(?i:https?_proxy|no_proxy|all_proxy)|"
@@ -36,6 +36,8 @@ _WITHHELD_SETTINGS = {
     *("url", "public_url", "secure_cookies", "trusted_proxies"),
 }
 """Settings that the env host does not get."""
+_SHARED_MODULES = ("workers.tasks.celery_app", "backend.supervisor.preparation")
+"""Imported once for the web, the preparation, the workers and housekeeping. The web needs almost all of it."""
 _ENV_HOST_PATIENCE = 2
 _WORKER_PATIENCE = 4
 _HOUSEKEEPING_PATIENCE = 20
@@ -81,6 +83,7 @@ class Fleet:
         if "public_url" not in settings.model_fields_set:
             own["PROCTOR_PUBLIC_URL"] = address.url
         self.environment = {**os.environ, **own}  # noqa: TID251 - passed on to the children, not read
+        self.fork_server = ForkServer(_SHARED_MODULES, self.environment, folder.logs / "fork-server.log")
 
     def api(self, is_migrated: Callable[[], bool]) -> Child:
         """Build the web process. It is ready only after the migration, when it reaches its database."""
@@ -106,7 +109,8 @@ class Fleet:
     def env_host(self) -> Child:
         """Build the env host. Root runs it as a dedicated user, unless the docker launcher needs the engine.
 
-        It gets only its own settings and token, and variables that installers and libraries read.
+        It is not forked, so that its memory holds nothing of the others. It gets only its own settings and token, and
+        variables that installers and libraries read.
         """
         socket = self.folder.sockets / "envhost.sock"
         uses_dedicated_user = os.getuid() == 0 and self.settings.launcher != "docker"
@@ -124,28 +128,24 @@ class Fleet:
             if value is not None
         }
         given = {name: value for name, value in self.environment.items() if _PASSED_VARIABLES.fullmatch(name)}
-        child = self._child(
-            *("env host", "envhost", [module], lambda: accepts_connections(socket)),
-            environment={**given, **own, "PROCTOR_DATA": str(self.folder.path)},
-            folder=self.folder.sockets,  # a folder without `.env`
-        )
+        environment = {**given, **own, "PROCTOR_DATA": str(self.folder.path)}
+        command, log = [sys.executable, "-m", "workers.begin", module], self.folder.logs / "envhost.log"
+        start = partial(spawn, command, environment, log, folder=self.folder.sockets)  # a folder without `.env`
+        child = Child("env host", start, log, lambda: accepts_connections(socket))
         child.probe = LivenessProbe(
             lambda: http_status(socket, "/status") not in NOT_ALIVE, _ENV_HOST_PATIENCE * self.settings.hung_seconds
         )
         return child
 
-    def start_preparation(self) -> subprocess.Popen[str]:
-        with (self.folder.logs / "preparation.log").open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "workers.begin", "backend.supervisor.preparation", "--local"],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=lambda: die_with_parent(signal.SIGTERM),
-                text=True,
-            )
+    def start_preparation(self) -> tuple[Process, TextIO]:
+        """Return the process and its messages, a line of JSON each."""
+        log = self.folder.logs / "preparation.log"
+        log.unlink(missing_ok=True)
+        readable, writable = os.pipe()
+        command = ["backend.supervisor.preparation", "--local"]
+        process = self.fork_server.fork(command, log, output=writable)
+        os.close(writable)
+        return process, open(readable)
 
     def _worker(self, queue: str, concurrency: int, niceness: int = 0) -> Child:
         command = [
@@ -167,16 +167,8 @@ class Fleet:
         return LivenessProbe(lambda: time.time() - file.stat().st_mtime < hung_seconds, hung_seconds)
 
     def _child(
-        self,
-        name: str,
-        log_name: str,
-        module: list[str],
-        is_answering: Callable[[], bool],
-        environment: Mapping[str, str] | None = None,
-        niceness: int = 0,
-        folder: Path | None = None,
+        self, name: str, log_name: str, command: list[str], is_answering: Callable[[], bool], niceness: int = 0
     ) -> Child:
+        """Build a child that shares imports with the others."""
         log = self.folder.logs / f"{log_name}.log"
-        command = [sys.executable, "-m", "workers.begin", *module]
-        start = partial(spawn, command, environment or self.environment, log, niceness, folder)
-        return Child(name, start, log, is_answering)
+        return Child(name, partial(self.fork_server.fork, command, log, niceness), log, is_answering)

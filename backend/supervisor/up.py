@@ -2,17 +2,18 @@
 
 import json
 import queue
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from subprocess import Popen
+from typing import TextIO
 
 from backend.core.embedded import IS_SUPPORTED, CannotStart
 from backend.settings import Settings
-from backend.supervisor.children import STOP_SECONDS, Child, ended_by_signals
+from backend.supervisor.children import STOP_SECONDS, Child, Process, ended_by_signals
 from backend.supervisor.data_folder import DataFolder, open_data_folder, unusable, write_secret
 from backend.supervisor.fleet import Address, Fleet
 
@@ -47,19 +48,26 @@ class Supervisor:
         self.api = fleet.api(lambda: self.is_migrated)
         self.waves = fleet.waves()
         self.wave = [self.api]
-        self.children = [self.api, fleet.env_host(), *self.servers]  # the slowest first; they wait for the database
+        self.children = [*self.servers]
+        is_new = fleet.postgres is not None and not fleet.postgres.has_cluster()
+        # creating a database keeps a core busy that the first page needs
+        (self.waves[0] if is_new else self.children).append(fleet.env_host())
         self.is_ready = False
         """All are."""
         self.messages: queue.SimpleQueue[dict[str, object]] = queue.SimpleQueue()
         """From the preparation."""
-        self.preparation: Popen[str] | None = None
+        self.preparation: Process | None = None
         self.link: str | None = None
         self.on_all_ready = on_all_ready
 
     def run(self) -> None:
         """End only with an exception: KeyboardInterrupt when interrupted, CannotStart or ChildGaveUp."""
-        self.preparation = self.fleet.start_preparation()
-        threading.Thread(target=self._listen, args=(self.preparation,), name="preparation", daemon=True).start()
+        self.fleet.fork_server.start()
+        for child in self.children:
+            child.launch()
+        self.preparation, messages = self.fleet.start_preparation()  # waits until the fork server has imported
+        threading.Thread(target=self._listen, args=(messages,), name="preparation", daemon=True).start()
+        self.children.insert(0, self.api)
         while True:
             self._handle_messages()
             self._watch()
@@ -68,7 +76,7 @@ class Supervisor:
     def stop(self) -> None:
         """Stop web and workers, then the servers that they need."""
         if self.preparation and self.preparation.poll() is None:
-            self.preparation.kill()
+            self.preparation.send_signal(signal.SIGKILL)
         others = [child for child in self.children if child not in self.servers]
         for group in (others, self.servers):
             for child in group:
@@ -76,6 +84,7 @@ class Supervisor:
             deadline = time.monotonic() + STOP_SECONDS
             for child in group:
                 child.wait_until_ended(deadline - time.monotonic())
+        self.fleet.fork_server.stop()
 
     def _watch(self) -> None:
         for child in self.children:
@@ -99,13 +108,13 @@ class Supervisor:
             call, self.on_all_ready = self.on_all_ready, None
             call(self)
 
-    def _listen(self, preparation: Popen[str]) -> None:
+    def _listen(self, messages: TextIO) -> None:
         """Forward the messages of the preparation to the main thread."""
-        assert preparation.stdout is not None
-        with preparation.stdout as lines:
-            for line in lines:
+        assert self.preparation is not None
+        with messages:
+            for line in messages:
                 self.messages.put(json.loads(line))
-        self.messages.put({"event": "ended", "status": preparation.wait()})
+        self.messages.put({"event": "ended", "status": self.preparation.wait()})
 
     def _handle_messages(self) -> None:
         while self.preparation is not None and not self.messages.empty():

@@ -34,6 +34,18 @@ def test_the_env_host_is_reported_no_secret(served: ProctorProcess) -> None:
         assert f"{name}=" not in told
 
 
+def test_the_fork_server_has_no_thread_and_no_connection_but_the_supervisors(served: ProctorProcess) -> None:
+    served.wait_until_web()
+    server = Path(f"/proc/{_pid_of(served.data, 'workers.fork_server')}")
+    streams = {Path("/dev/null"), served.data / "logs" / "fork-server.log"}
+
+    others = [file.readlink().name for file in (server / "fd").iterdir() if file.readlink() not in streams]
+
+    assert len(others) == 1
+    assert others[0].startswith("socket:")
+    assert len(list((server / "task").iterdir())) == 1
+
+
 def test_a_second_one_on_the_same_data_is_refused(served: ProctorProcess) -> None:
     url = served.wait_until_web()
     with proctor_up(served.data) as second:
@@ -46,7 +58,7 @@ def test_a_child_that_dies_is_started_again(served: ProctorProcess) -> None:
     url = served.wait_until_web()
     served.forget_events()
 
-    for words in ("backend.web.server", "-Q cpu", "workers.environments.host"):
+    for words in ("workers.fork_server", "backend.web.server", "-Q cpu", "workers.environments.host"):
         os.kill(_pid_of(served.data, words), signal.SIGKILL)
 
     for name in ("web", "cpu worker", "env host"):

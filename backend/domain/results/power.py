@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backend.domain.described import DESCRIBED
+from backend.domain.described import described
 from backend.domain.statistics import CONFIDENCE
 
 POWER = 0.8
@@ -40,10 +40,9 @@ class TaskSpread:
 
 
 @dataclass(frozen=True, slots=True)
+@described
 class DifferenceVariance:
     """Parts of the variance of a task's difference between two sides."""
-
-    __pydantic_config__ = DESCRIBED
 
     between: float
     """τ², the variance of the true differences between tasks."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 
-from backend.domain.described import DESCRIBED
+from backend.domain.described import described
 
 ROUNDING = 1e-6
 """Columns are stored in single precision, so smaller differences do not count."""
@@ -36,10 +36,9 @@ class RecordedEpisode:
 
 
 @dataclass(frozen=True, slots=True)
+@described
 class Difference:
     """One step that differs."""
-
-    __pydantic_config__ = DESCRIBED
 
     step: int
     """0 is the reset, 1 the first reply."""

@@ -10,8 +10,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from backend.domain.described import Described
 from backend.domain.training.configuration import Recipe, TrainingConfiguration
 from backend.domain.training.grpo import CurriculumChoice
 from backend.domain.training.preflight.findings import PreflightFinding
@@ -93,7 +94,7 @@ class StartingPoint:
         return told
 
 
-class Advice(BaseModel, frozen=True, use_attribute_docstrings=True):
+class Advice(Described, frozen=True):
     """The recipe that suits a run, with reasons."""
 
     title: str

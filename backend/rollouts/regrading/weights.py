@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, Double, FromClause, and_, case, cast, func, literal, select, text
 from sqlalchemy.orm import Session
 
-from backend.domain.described import DESCRIBED
+from backend.domain.described import described
 from backend.domain.graders.settings import JUDGE_PREFIX, GraderKind
 from backend.domain.rollouts.regrading import DIVERGED_AT, REPLIES_ENDED, REPLIES_LEFT
 from backend.domain.statistics import TIE, Estimate, estimate_mean, paired_difference
@@ -177,10 +177,9 @@ class RankedRollout:
 
 
 @dataclass(frozen=True, slots=True)
+@described
 class WeightsPreview:
     """A run under its own weights and under others."""
-
-    __pydantic_config__ = DESCRIBED
 
     rollouts: int
     """Rollouts that the preview read."""
