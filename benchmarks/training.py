@@ -9,6 +9,7 @@ thread. Proctor's side is a whole training run with env host, sandbox, stored ro
 stores nothing. CPU seconds count all processes, and depend less than the clock on what else the machine is doing.
 """
 
+import gc
 import statistics
 import tempfile
 import time
@@ -26,6 +27,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder
+from backend.core.imports import without_collection
 from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, RunStatus
@@ -168,11 +170,24 @@ def warm_up(version: EnvironmentVersion, options: Options) -> Checkpoint:
 
 def train_run(version: EnvironmentVersion, choices: dict[str, Any]) -> tuple[uuid.UUID, Times]:
     run_id = create_training_run(version, TrainingConfiguration.model_validate(choices)).id
-    with _timed() as times:
+    with _timed() as times, _collecting():
         outcome = training_run.train(run_id)
     if outcome.status is not RunStatus.COMPLETED:
         raise RuntimeError(f"the training run ended {outcome.status}: {outcome.reason}")
     return run_id, times
+
+
+@contextmanager
+def _collecting() -> Iterator[None]:
+    """Collect garbage as a process of `workers.begin` does. Peers keep Python's own settings."""
+    thresholds = gc.get_threshold()
+    with without_collection():
+        pass
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
 
 
 def _parts_of(run_id: uuid.UUID) -> dict[str, float]:
@@ -214,7 +229,8 @@ def _sampling(
     with open_env_pool(assignment.envs, assignment.configuration) as env_pool, tempfile.TemporaryDirectory() as scratch:
 
         def in_training() -> int:
-            rollouts = env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=0)
+            with _collecting():
+                rollouts = env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=0)
             return sum(rollout.tokens_out for rollout in rollouts)
 
         def in_process(sample: bare_trl.Sample) -> Callable[[], int]:
