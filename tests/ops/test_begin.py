@@ -1,4 +1,4 @@
-"""What a worker's separate processes begin with."""
+"""Variables and garbage collection of a worker's separate processes."""
 
 import os
 import subprocess
