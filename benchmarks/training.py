@@ -5,7 +5,7 @@ Units: seconds and CPU seconds per step; tokens/s and tokens per CPU second; sha
 Repeats: 3 training runs of 10 steps and 3 rounds of 144 episodes, all sides in alternation.
 
 All sides have the same weights, tasks and settings: tic-tac-toe, 18 tasks × 8 episodes, 0.1 million parameters, one
-thread. Proctor's side is a whole training run with env host, sandbox, stored rollouts, detectors and alarms; the peer
+thread. As in the preset `tictactoe-demo`, two env servers have room for all episodes of a step at a time. Proctor's side is a whole training run with env host, sandbox, stored rollouts, detectors and alarms; the peer
 stores nothing. CPU seconds count all processes, and depend less than the clock on what else the machine is doing.
 """
 
@@ -46,6 +46,7 @@ from workers.training.env_pool import open_env_pool
 from workers.training.reporting import BackgroundWriter
 
 REPEATS = 3
+SERVERS = 2
 SKIPPED_STEPS = 2
 """First steps, which do not count."""
 PEERS = {"generate": bare_trl.with_generate, "Proctor's sampler": bare_trl.with_cache}
@@ -77,6 +78,7 @@ def _steps(version: EnvironmentVersion, checkpoint: Checkpoint, weights: Path, o
         "grpo": {"steps": steps, "tasks_per_step": 18, "group_size": 8, "beta": 0.01},
         "heldout": {"every": never, "tasks": 1},
         "checkpoints": {"every": never},
+        "servers": SERVERS,
     }
     wall: Values = {}
     cpu: Values = {}
@@ -220,7 +222,7 @@ def _sampling(
 ) -> Iterator[Measure]:
     """Play the same games: as training does, with TRL's generation, and with Proctor's sampler in TRL's place."""
     model, tokenizer = load_folder(weights)
-    chosen = {"model": {"source": "checkpoint", "checkpoint": checkpoint.id}}
+    chosen = {"model": {"source": "checkpoint", "checkpoint": checkpoint.id}, "servers": SERVERS}
     run = create_training_run(version, TrainingConfiguration.model_validate(chosen))
     assignment = read_assignment(run.id)
     plans = single_plans(assignment.envs, options.size(144, 36))
