@@ -107,7 +107,8 @@ def _package(turns: int) -> dict[str, str]:
 
 
 def _in_child(version: EnvironmentVersion, count: int, url: str) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.rollouts", str(version.id), str(count), url]
+    """Begin as workers do."""
+    return [sys.executable, "-m", "workers.begin", "benchmarks.rollouts", str(version.id), str(count), url]
 
 
 def _play_endpoint(version_id: uuid.UUID, count: int, url: str) -> Figures:
@@ -255,7 +256,7 @@ def _verifiers() -> Path | None:
     return python
 
 
-if __name__ == "__main__":
+def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     version_id, count, url = sys.argv[1:]
     sys.stdout.write(json.dumps(_play_endpoint(uuid.UUID(version_id), int(count), url)) + "\n")

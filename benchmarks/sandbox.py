@@ -21,6 +21,7 @@ from pathlib import Path
 
 import aiohttp
 
+from backend.core.loops import new_event_loop
 from backend.domain.environments.manifest import Manifest, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.rollouts.rollout import task_of
@@ -239,7 +240,8 @@ def _runtime() -> str:
 
 def _wire_rate(environment: Environment, url: str, sessions: int, *, is_shared: bool) -> float:
     """Return the frames/s of Proctor's own client, with a connection per session or one for all."""
-    return asyncio.run(_play_over_wires(environment, url, sessions, is_shared=is_shared))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:  # as in a worker
+        return runner.run(_play_over_wires(environment, url, sessions, is_shared=is_shared))
 
 
 async def _play_over_wires(environment: Environment, url: str, sessions: int, *, is_shared: bool) -> float:

@@ -5,10 +5,11 @@ Units: seconds and CPU seconds per step; tokens/s and tokens per CPU second; sha
 Repeats: 3 training runs of 10 steps and 3 rounds of 144 episodes, all sides in alternation.
 
 All sides have the same weights, tasks and settings: tic-tac-toe, 18 tasks × 8 episodes, 0.1 million parameters, one
-thread. Proctor's side is a whole training run with env host, sandbox, stored rollouts, detectors and alarms; the peer
+thread. As in the preset `tictactoe-demo`, two env servers have room for all episodes of a step at a time. Proctor's side is a whole training run with env host, sandbox, stored rollouts, detectors and alarms; the peer
 stores nothing. CPU seconds count all processes, and depend less than the clock on what else the machine is doing.
 """
 
+import gc
 import statistics
 import tempfile
 import time
@@ -26,6 +27,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder
+from backend.core.imports import without_collection
 from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, RunStatus
@@ -44,6 +46,7 @@ from workers.training.env_pool import open_env_pool
 from workers.training.reporting import BackgroundWriter
 
 REPEATS = 3
+SERVERS = 2
 SKIPPED_STEPS = 2
 """First steps, which do not count."""
 PEERS = {"generate": bare_trl.with_generate, "Proctor's sampler": bare_trl.with_cache}
@@ -75,6 +78,7 @@ def _steps(version: EnvironmentVersion, checkpoint: Checkpoint, weights: Path, o
         "grpo": {"steps": steps, "tasks_per_step": 18, "group_size": 8, "beta": 0.01},
         "heldout": {"every": never, "tasks": 1},
         "checkpoints": {"every": never},
+        "servers": SERVERS,
     }
     wall: Values = {}
     cpu: Values = {}
@@ -168,11 +172,24 @@ def warm_up(version: EnvironmentVersion, options: Options) -> Checkpoint:
 
 def train_run(version: EnvironmentVersion, choices: dict[str, Any]) -> tuple[uuid.UUID, Times]:
     run_id = create_training_run(version, TrainingConfiguration.model_validate(choices)).id
-    with _timed() as times:
+    with _timed() as times, _collecting():
         outcome = training_run.train(run_id)
     if outcome.status is not RunStatus.COMPLETED:
         raise RuntimeError(f"the training run ended {outcome.status}: {outcome.reason}")
     return run_id, times
+
+
+@contextmanager
+def _collecting() -> Iterator[None]:
+    """Collect garbage as a process of `workers.begin` does. Peers keep Python's own settings."""
+    thresholds = gc.get_threshold()
+    with without_collection():
+        pass
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
 
 
 def _parts_of(run_id: uuid.UUID) -> dict[str, float]:
@@ -205,7 +222,7 @@ def _sampling(
 ) -> Iterator[Measure]:
     """Play the same games: as training does, with TRL's generation, and with Proctor's sampler in TRL's place."""
     model, tokenizer = load_folder(weights)
-    chosen = {"model": {"source": "checkpoint", "checkpoint": checkpoint.id}}
+    chosen = {"model": {"source": "checkpoint", "checkpoint": checkpoint.id}, "servers": SERVERS}
     run = create_training_run(version, TrainingConfiguration.model_validate(chosen))
     assignment = read_assignment(run.id)
     plans = single_plans(assignment.envs, options.size(144, 36))
@@ -214,7 +231,8 @@ def _sampling(
     with open_env_pool(assignment.envs, assignment.configuration) as env_pool, tempfile.TemporaryDirectory() as scratch:
 
         def in_training() -> int:
-            rollouts = env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=0)
+            with _collecting():
+                rollouts = env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=0)
             return sum(rollout.tokens_out for rollout in rollouts)
 
         def in_process(sample: bare_trl.Sample) -> Callable[[], int]:

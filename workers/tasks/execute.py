@@ -6,7 +6,7 @@ import signal
 import threading
 import traceback
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import aclosing, contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 from sqlalchemy.exc import DBAPIError
 
+from backend.core.loops import new_event_loop
 from backend.errors import AppError
 from backend.settings import get_settings
 from workers.tasks import leases
@@ -21,13 +22,6 @@ from workers.tasks.registry import JobContext, UnknownJob, find_body
 
 if TYPE_CHECKING:
     from workers.policies.base import Policy
-
-try:
-    import uvloop
-except ImportError:
-    _new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-else:
-    _new_loop = uvloop.new_event_loop
 
 T = TypeVar("T")
 
@@ -156,7 +150,7 @@ def run_async(main: Coroutine[object, None, T], *, closing: "Policy | None" = No
                 loop.remove_signal_handler(INTERRUPT)
                 signal.signal(INTERRUPT, handler)
 
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
             return runner.run(guarded())
         except asyncio.CancelledError:

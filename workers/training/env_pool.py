@@ -11,6 +11,7 @@ from itertools import zip_longest
 import structlog
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from backend.core.loops import new_event_loop
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase
@@ -242,7 +243,7 @@ class EnvPool:
 
 @contextmanager
 def open_env_pool(envs: Sequence[TrainingEnv], choice: TrainingConfiguration) -> Iterator[EnvPool]:
-    with start_blocking_portal(name="env-pool") as portal:
+    with start_blocking_portal(backend_options={"loop_factory": new_event_loop}, name="env-pool") as portal:
         pool = EnvPool(portal, envs, choice.servers, choice.concurrency)
         portal.call(pool.lease)
         try:
