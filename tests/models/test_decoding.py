@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.models.adapters import make_adapter, make_base
 from tests.models.test_sampling import plain_logprobs, row, sampler, starts
+from workers.models import decoding
 from workers.models.decoding import ROOM, DecodingWeights, GrowingLayer, new_cache
 from workers.models.load import load_folder
 from workers.models.sampling import LEAST_SHARED, Sampler
@@ -16,9 +18,11 @@ from workers.models.sampling import LEAST_SHARED, Sampler
 pytestmark = pytest.mark.filterwarnings("default")
 
 
-@pytest.fixture
-def adapted(tmp_path: Path) -> tuple[Any, Any]:
-    """A tiny model with an adapter that changes its logits, and its tokenizer."""
+@pytest.fixture(params=["plain", "packed"])
+def adapted(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """A tiny model with an adapter that changes its logits, and its tokenizer. Its weights are packed as large ones."""
+    if request.param == "packed":
+        monkeypatch.setattr(decoding, "LEAST_PACKED", 0)
     base = make_base(tmp_path / "base", dtype=torch.float32)
     return load_folder(make_adapter(tmp_path / "adapter", base))
 
@@ -118,13 +122,47 @@ def test_bf16_weights_are_rounded_once_and_multiply_as_autocast_does(adapted: tu
     model, tokenizer = adapted
     model.eval()
     tokens = torch.tensor([starts(tokenizer)[0]])
-    weights = DecodingWeights(model, is_bf16=True)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         expected = model(input_ids=tokens).logits
-        with weights.in_place():
-            assert model.get_output_embeddings().weight.dtype is torch.bfloat16
-            assert torch.equal(model(input_ids=tokens).logits, expected)
-    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+        with DecodingWeights(model, is_bf16=True).in_place():
+            logits = model(input_ids=tokens).logits
+            assert "forward" in vars(model.get_output_embeddings())
+    assert logits.dtype is torch.bfloat16
+    assert torch.allclose(logits, expected, atol=0.02, rtol=0.02)
+    if decoding.LEAST_PACKED:
+        assert torch.equal(logits, expected)
+    assert not any("forward" in vars(module) for module in model.modules() if isinstance(module, torch.nn.Linear))
+
+
+@pytest.fixture
+def grouped(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A model with three query heads for each head of keys, whose weights are packed as large ones."""
+    monkeypatch.setattr(decoding, "LEAST_PACKED", 0)
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2}
+    configuration = LlamaConfig(vocab_size=300, hidden_size=48, intermediate_size=64, initializer_range=0.3, **sizes)
+    torch.manual_seed(0)
+    return LlamaForCausalLM(configuration).eval()
+
+
+@pytest.mark.parametrize("is_bf16", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize("prompts", [[[5, 6, 7, 8]] * 3, [[5, 6, 7, 8], [9, 7], [11]]], ids=["equal", "padded"])
+def test_replies_have_the_logprobs_of_a_plain_forward(grouped: Any, prompts: list[list[int]], is_bf16: bool) -> None:
+    rows = [row(prompt, seed) for seed, prompt in enumerate(prompts)]
+    replies = Sampler(grouped, end=-1, pad=2, is_bf16=is_bf16).sample(rows, [20] * 3)
+    assert grouped.config._attn_implementation == "sdpa"
+    for each, reply in zip(rows, replies, strict=True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+            expected = plain_logprobs(grouped, each.tokens, 20)
+        assert np.allclose(reply.logprobs, expected, atol=0.3 if is_bf16 else 1e-4)
+        assert np.abs(np.subtract(reply.logprobs, expected)).mean() < (0.05 if is_bf16 else 1e-4)
+
+
+def test_greedy_replies_are_those_of_generate(grouped: Any) -> None:
+    prompt = [5, 6, 7, 8]
+    rows = [row(prompt, seed) for seed in range(2)]
+    replies = Sampler(grouped, end=-1, pad=2, temperature=0).sample(rows, [40] * 2)
+    tokens_BT = grouped.generate(torch.tensor([prompt]), max_new_tokens=40, min_new_tokens=40, do_sample=False)
+    assert [reply.tokens for reply in replies] == [tokens_BT[0, len(prompt) :].tolist()] * 2
 
 
 def test_a_failure_leaves_the_model_its_own_weights(adapted: tuple[Any, Any]) -> None:

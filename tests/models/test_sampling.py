@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from workers.models.sampling import Row, Sampled, Sampler
+from workers.models.sampling import BLOCK, Row, Sampled, Sampler, draw_from
 
 
 def row(tokens: list[int], seed: int) -> Row:
@@ -129,3 +129,17 @@ def test_only_so_many_of_the_likeliest_tokens_are_drawn(model: Any, tokenizer: A
     of_both = torch.log_softmax(logits[[likeliest, second]], -1)
     for reply in replies:
         assert reply.logprobs[0] == pytest.approx(of_both[int(reply.tokens[0] == second)].item(), abs=1e-4)
+
+
+def test_a_draw_falls_into_its_tokens_part_of_the_whole_weight() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights_BV = torch.rand(64, 2 * BLOCK + 7, generator=generator)
+    weights_BV[:, BLOCK - 3 : BLOCK + 3] = 0
+    weights_BV[:32, BLOCK:] = 0  # a whole block and more without a chance
+    draw_B = torch.rand(64, generator=generator, dtype=torch.float64)
+    draw_B[::8], draw_B[1::8] = 0.0, 1 - 2**-53
+    edges_BV = weights_BV.double().cumsum(-1)
+    token_B, total_B = draw_from(weights_BV, draw_B)
+    assert torch.equal(token_B, torch.searchsorted(edges_BV, (draw_B * edges_BV[:, -1])[:, None], right=True)[:, 0])
+    assert torch.allclose(total_B, edges_BV[:, -1])
+    assert (weights_BV.gather(1, token_B[:, None]) > 0).all()

@@ -1,7 +1,7 @@
 """Sample one batch of replies from a causal language model, keeping the key-value cache while the same rows continue.
 
 Each row draws its own random numbers, so what it samples depends on its seed and not on its neighbors or its place.
-Shapes: B rows, T tokens, V vocabulary, K the most likely tokens.
+Shapes: B rows, T tokens, V vocabulary, K the most likely tokens, N blocks of M tokens of the vocabulary.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,12 +11,15 @@ from typing import Protocol, TypedDict, Unpack
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from workers.models.decoding import DecodingWeights, new_cache
 
 LEAST_SHARED = 8
 """Tokens at the start of all prompts from which they are computed once for all."""
+BLOCK = 256
+"""Tokens of the vocabulary whose probabilities are summed at once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -196,20 +199,38 @@ class Sampler:
             logprobs_BV = torch.log_softmax(logits_BV, -1)
             token_B = logprobs_BV.argmax(-1)
             return token_B, logprobs_BV.gather(1, token_B[:, None])[:, 0]
-        logits_BV = logits_BV / self.temperature
+        if self.temperature != 1:
+            logits_BV = logits_BV / self.temperature
         if 0 < self.top_k < logits_BV.shape[-1]:
             value_BK, token_BK = logits_BV.topk(self.top_k, -1)
             logits_BV = torch.full_like(logits_BV, -torch.inf).scatter(-1, token_BK, value_BK)
         if self.top_p < 1:  # the most likely tokens that together reach top_p, at least one
             sorted_BV, order_BV = logits_BV.sort(-1, descending=True)
-            before_BV = sorted_BV.softmax(-1).cumsum(-1) - sorted_BV.softmax(-1)
-            kept_BV = sorted_BV.masked_fill(before_BV >= self.top_p, -torch.inf)
+            share_BV = sorted_BV.softmax(-1)
+            kept_BV = sorted_BV.masked_fill(share_BV.cumsum(-1) - share_BV >= self.top_p, -torch.inf)
             logits_BV = torch.full_like(logits_BV, -torch.inf).scatter(-1, order_BV, kept_BV)
-        logprobs_BV = torch.log_softmax(logits_BV, -1)
-        edges_BV = logprobs_BV.double().exp().cumsum(-1)
-        point_B = draw_B * edges_BV[:, -1]
-        token_B = torch.searchsorted(edges_BV, point_B[:, None], right=True)[:, 0].clamp(max=logits_BV.shape[-1] - 1)
-        return token_B, logprobs_BV.gather(1, token_B[:, None])[:, 0]
+        highest_B1 = logits_BV.amax(-1, keepdim=True)
+        token_B, total_B = draw_from((logits_BV - highest_B1).exp_(), draw_B)
+        value_B1 = logits_BV.gather(1, token_B[:, None]) - highest_B1
+        return token_B, (value_B1[:, 0].double() - total_B.log()).float()
+
+
+def draw_from(weights_BV: torch.Tensor, draw_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return for each row the token whose part of the cumulative weight contains the draw, and the sum of its weights.
+
+    Sums are in float64, and by block first: only the block with the draw is summed token by token.
+    """
+    weights_BNM = pad(weights_BV, (0, -weights_BV.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+    edges_BN = weights_BNM.sum(-1, dtype=torch.float64).cumsum(-1)
+    point_B1 = draw_B[:, None] * edges_BN[:, -1:]
+    block_B1 = torch.searchsorted(edges_BN, point_B1, right=True).clamp(max=edges_BN.shape[1] - 1)
+    before_B1 = pad(edges_BN, (1, 0)).gather(1, block_B1)
+    row_B1 = torch.arange(len(draw_B), device=draw_B.device)[:, None]
+    inner_BM = weights_BNM[row_B1, block_B1][:, 0].double().cumsum(-1)
+    # a block's sum may differ in its last digits from the sum of its tokens: stay within the tokens
+    inside_B1 = (point_B1 - before_B1).minimum(inner_BM[:, -1:] * (1 - 1e-12))
+    place_B1 = torch.searchsorted(inner_BM, inside_B1, right=True)
+    return (block_B1 * BLOCK + place_B1)[:, 0], edges_BN[:, -1]
 
 
 class VllmGeneration(Protocol):

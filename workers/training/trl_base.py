@@ -12,6 +12,7 @@ import torch
 from accelerate.utils import save_fsdp_optimizer
 from transformers import PreTrainedModel, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer import SCHEDULER_NAME
+from trl.trainer import utils as trl_utils
 
 from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.preferences import PreferenceChoice
@@ -22,6 +23,10 @@ from workers.training.hardware import Hardware
 from workers.training.ranks import StageRun, check_same_weights
 
 AnyRun = TypeVar("AnyRun", bound=StageRun)
+
+# Where there is no Triton, such as on a CPU, TRL also computes the logits of prompts and padding, to discard them. With
+# a large vocabulary that took most of a step's time and memory. This choice is the only use of the function there.
+trl_utils._use_triton = lambda _: True
 
 
 @dataclass(slots=True)
