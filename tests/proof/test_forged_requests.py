@@ -3,10 +3,13 @@
 Who asks is found out in one place for all routes: each of them is tried with one lie, and a few of them with all.
 """
 
+import inspect
 import re
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
@@ -109,13 +112,22 @@ def readers(app: FastAPI, query: str) -> set[str]:
 
 def _read(dependant: Dependant) -> set[str] | None:
     """The names of the parameters; None: the whole request. The dependencies that all routes have read neither."""
-    if dependant.request_param_name:
+    if dependant.request_param_name and _looks_into_queries(inspect.getfile(inspect.unwrap(dependant.call))):
         return None
     names: set[str] = set()
     for field in [*dependant.query_params, *(field for each in dependant.dependencies for field in each.query_params)]:
         fields = getattr(field.field_info.annotation, "model_fields", None)
         names |= {field.alias} if fields is None else {each.alias or name for name, each in fields.items()}
     return names
+
+
+@cache
+def _looks_into_queries(file: str) -> bool:
+    """Whether something in the folder of this module takes what it needs out of a whole request.
+
+    Pages have the request for their templates, and read declared parameters.
+    """
+    return any("query_params" in module.read_text() for module in Path(file).parent.glob("*.py"))
 
 
 def is_nothing(answer: Response) -> bool:
@@ -127,8 +139,11 @@ def is_nothing(answer: Response) -> bool:
 
 @pytest.mark.parametrize("what", FORGED_IDS)
 def test_a_forged_id_is_simply_nothing(app: FastAPI, admin: TestClient, what: str) -> None:
-    passed_over = set() if what in READ_AS_IDS else paths_of_ids(app)
-    asked = [(method, path) for method, path in routes(app) if "{" in path and path not in passed_over]
+    asked = [(method, path) for method, path in routes(app) if "{" in path]
+    if what not in READ_AS_IDS:  # the routes that read a name take turns: each gets every third of these lies
+        passed_over, turn = paths_of_ids(app), list(FORGED_IDS).index(what)
+        asked = [route for route in asked if route[1] not in passed_over]
+        asked = [route for number, route in enumerate(asked) if (number + turn) % 3 == 0]
     assert len(asked) > 60
     for method, path in asked:
         if path.startswith("/links/") and method == "GET":
