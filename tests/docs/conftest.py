@@ -13,7 +13,7 @@ from tests.web_fixtures import *  # noqa: F403
 
 @pytest.fixture(scope="session")
 def site() -> Path:
-    """The site of the sources as they are: what changed since `make setup` is built again, where it stands.
+    """The site of the sources as they are: what changed since `make setup` is built again, in place.
 
     A broken link, an unlisted page or an unknown directive is an error, there as here.
     """

@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 ROOM = 64
 """Tokens for which a cache makes room at once. To copy the whole cache for each token took a fifth of a step's time."""
 LEAST_PACKED = 1 << 16
-"""Weights of a layer from which its own layout in memory pays."""
+"""Weights of a layer from which its own layout in memory saves time."""
 USUAL_ROWS = 32
 """Rows of a product that the layout is chosen for."""
 PACKED_ATTENTION = "sdpa_packed"  # its name in transformers
@@ -145,20 +145,21 @@ class DecodingWeights:
     def _replace(self, layer: torch.nn.Linear, adapted: AdaptedLinear | None) -> None:
         weight = layer.weight.detach()
         if adapted is None:
-            layer.forward = _product(weight.to(self._dtype), layer.bias)
+            vars(layer)["forward"] = _product(weight.to(self._dtype), layer.bias)
             return
         [name] = adapted.active_adapters
         if self._dtype is torch.float32:
-            adapted.forward = _product(weight + adapted.get_delta_weight(name), layer.bias)
+            vars(adapted)["forward"] = _product(weight + adapted.get_delta_weight(name), layer.bias)
             return
         base, scaling = _product(weight.to(self._dtype), layer.bias), adapted.scaling[name]
         down, up = (part[name].weight.detach().to(self._dtype) for part in (adapted.lora_A, adapted.lora_B))
 
         def product(inputs: torch.Tensor) -> torch.Tensor:
             inputs = inputs.to(down.dtype)
-            return base(inputs) + linear(linear(inputs, down), up) * scaling
+            learned: torch.Tensor = linear(linear(inputs, down), up) * scaling
+            return base(inputs) + learned
 
-        adapted.forward = product
+        vars(adapted)["forward"] = product
 
 
 def _is_plain(adapted: AdaptedLinear) -> bool:
@@ -180,7 +181,7 @@ def _product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     would make for each product: for 32 rows that took as long as 40% of the product itself."""
     dtype = weight.dtype
     bias = None if bias is None else bias.detach().to(dtype)
-    can_pack = torch.backends.mkldnn.is_available() and (
+    can_pack = torch.backends.mkldnn.is_available() and (  # type: ignore[no-untyped-call]
         dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
     )
     if not can_pack or weight.numel() < LEAST_PACKED:
