@@ -23,7 +23,7 @@ SEATS = ("left", "right")
 
 @dataclass(slots=True)
 class Race:
-    """A server of a game: seats add to a shared total by turns, and whoever reaches the target first wins.
+    """A server of a game: seats add to a shared total by turns, and the first to reach the target wins.
 
     `named`: what the observation says about the turn, by number of actions; default: the seats alternate.
     """

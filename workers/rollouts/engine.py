@@ -275,7 +275,7 @@ class StoredEpisode:
     tokens_out: int = 0
     is_truncated: bool = False
     seats: Seats | None = None
-    """Of an episode that several policies played: all of them are replayed."""
+    """Set if several policies played the episode: all of them are replayed."""
 
 
 @dataclass(slots=True)

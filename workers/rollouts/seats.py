@@ -6,7 +6,7 @@ only its own turns, and its step is rewarded for everything that happened until 
 
 An environment sends the reward columns of the seat that acted in `metadata.rewards`, as if it were alone, and those
 of other seats in `metadata.seats`: {seat: {column: value}}. A seat that stops before the episode ends gives up: its
-outcome column gets the lowest value of its range, those of the others the highest, and the episode is over.
+outcome column gets the lowest value of its range, those of the others the highest, and the episode ends.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ async def play_episode(
 ) -> None:
     """Play an episode and fill the rollout. `assign`: who takes the seats, if the environment has any.
 
-    Raises RolloutError, and keeps what was played.
+    Raises RolloutError; the turns so far are kept.
     """
     if manifest.proctor.seats is None:
         await Episode(manifest, action_schema, session, rollout).play(policy, start)

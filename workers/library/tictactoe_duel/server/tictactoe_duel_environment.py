@@ -15,7 +15,7 @@ except ImportError:  # run from the package's folder
     from models import TictactoeDuelAction, TictactoeDuelObservation
 
 MAX_MISTAKES = 3
-"""So many moves that are not legal lose the game."""
+"""Number of illegal moves that lose the game."""
 TEACHER_LOOKS = 0.4
 """How often the teacher looks for a win or a block; otherwise it moves at random."""
 
@@ -62,7 +62,7 @@ class TictactoeDuelEnvironment(RewardedEnvironment):
 
     @column
     def win(self) -> float:
-        """Of the seat whose columns are computed."""
+        """Return the result for `self._viewer`."""
         if not self._is_over:
             return 0.0
         return 0.5 if self._winner is None else float(self._winner == self._viewer)
