@@ -179,7 +179,8 @@ def _store(run_id: uuid.UUID, revision: int, played: PlayedScene, *, is_partial:
         stored.opening, stored.steps = _as_stored(rollout.opening), steps
         stored.messages = _as_stored(rollout.messages)
         stored.turns = len(steps)
-        stored.seat, stored.seats = rollout.seats and rollout.seats.seat, _as_stored(rollout.seats)
+        stored.seat = rollout.seats.seat if rollout.seats else None
+        stored.seats = _as_stored(rollout.seats)
         stored.excerpt = steps[-1]["reply"][-EXCERPT_CHARACTERS:] if steps else ""
         stored.environment_seconds = rollout.environment_seconds
         row.progress = state.as_json()
