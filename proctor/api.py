@@ -3326,6 +3326,7 @@ class RunsOperations(Namespace):
         environment: str | None = None,
         policy: str | None = None,
         checkpoint_id: UUID | str | None = None,
+        opponent: str | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens_per_turn: int | None = None,
@@ -3352,6 +3353,9 @@ class RunsOperations(Namespace):
           Default: latest version.
         - `policy`: Name or id of the policy.
         - `checkpoint_id`: Local policies only. Default: the best checkpoint, else the latest one.
+        - `opponent`: Environments with seats only: name or id of the policy that takes the other seats, or `<policy
+          id>:<checkpoint id>`. Each task is then played once from every seat. Default: the environment's own
+          script.
         - `temperature`: Sampling temperature. 0: greedy.
         - `top_p`: Nucleus sampling.
         - `max_tokens_per_turn`: Maximum tokens per turn. Default: the environment's setting.
@@ -3380,6 +3384,7 @@ class RunsOperations(Namespace):
             environment=environment,
             policy=policy,
             checkpoint_id=checkpoint_id,
+            opponent=opponent,
             temperature=temperature,
             top_p=top_p,
             max_tokens_per_turn=max_tokens_per_turn,

@@ -2382,6 +2382,8 @@ class WholeRolloutResponse(Model):
     """Observation of the reset."""
     steps: list[dict[str, Any]]
     messages: list[dict[str, Any]]
+    seats: dict[str, Any] | None
+    """If several policies played: the policy's seat, and the turns of the others."""
     tokens: dict[str, Any] | None
     """Token ids or texts with their log-probabilities, where the policy reports them."""
 

@@ -22,7 +22,7 @@ app = group(help="Show, watch, stop and resume a run, or run it again.")
 @takes_request(
     "runs.start_evaluation",
     *("split", "tasks", "first_task", "group_size", "temperature", "top_p", "max_tokens_per_turn", "concurrency"),
-    *("workers", "retries", "context", "seed", "checkpoint_id", "judge_ids", "name"),
+    *("workers", "retries", "context", "seed", "checkpoint_id", "opponent", "judge_ids", "name"),
 )
 def evaluate(
     environment: EnvironmentName,

@@ -37,6 +37,11 @@ def write_run(run: Json, url: str, found: Json) -> None:
         **{f"  {column['name']}": estimate(column) for column in columns},
         f"success ({success['where']})": percent(success["rate"]),
     }
+    if match := run["summary"].get("match"):
+        against = match["opponent"] or "the environment's script"
+        fields[f"score against {against}"] = percent(match["score"])
+        for each in match["seats"]:
+            fields[f"  as {each['seat']}"] = f"{each['wins']:,} won, {each['draws']:,} drawn, {each['losses']:,} lost"
     if scale := found["scale"]:
         span = f"0 at the floor of {scale['floor']:g}, 1 at gold, {scale['gold']:g}"
         fields["normalized score"] = f"{estimate(found['normalized'])} ({span})"

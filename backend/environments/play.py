@@ -203,6 +203,11 @@ def rollout_of(
         raise NotFound(f"{environment.name} has no such rollout.")
     if is_finished and found.status is not RolloutStatus.COMPLETED:
         raise Conflict("Only a finished episode can be kept.")
+    if found.seat is not None:
+        raise Conflict(
+            "Several policies played this episode. It cannot be continued or kept, because the others would play "
+            "differently the next time."
+        )
     found.group.task.version.environment = environment
     return found
 

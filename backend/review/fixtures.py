@@ -75,7 +75,9 @@ class JudgedRollout:
 
     @property
     def can_be_kept(self) -> bool:
-        return self.rollout.status is RolloutStatus.COMPLETED and bool(self.rollout.steps)
+        """Other policies in an episode would play differently when it is replayed for a certificate."""
+        is_alone = self.rollout.seat is None
+        return self.rollout.status is RolloutStatus.COMPLETED and bool(self.rollout.steps) and is_alone
 
     @property
     def default_bound(self) -> float | None:
@@ -134,7 +136,7 @@ def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | N
     if judged.verdict not in {Verdict.HACK, Verdict.HONEST}:
         raise NotJudged
     if not judged.can_be_kept:
-        raise Conflict("Only a completed episode with replies can be replayed.")
+        raise Conflict("Only a completed episode with replies of one policy can be replayed.")
     if bound is not None and not actor.role.includes(Role.AUTHOR):
         raise BoundIsForAuthors
     if judged.verdict is Verdict.HONEST and _is_judged_elsewhere(session, judged, Verdict.HACK):

@@ -27,7 +27,7 @@ ROWS = 100
 """Rows that are fetched at a time."""
 _SAME = (
     *("training_step", "attempts", "member", "metrics", "opening", "steps", "messages", "is_truncated", "tokens"),
-    *("cost", "reward", "advantage"),
+    *("seats", "cost", "reward", "advantage"),
     *MEASURED,
 )
 """Columns that records hold unchanged."""

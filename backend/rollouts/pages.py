@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
@@ -77,6 +77,7 @@ def show_rollout(
         "is_whole": whole,
         "columns": columns_of(rollout.run, rollout),
         "weights": weights_of(rollout),
+        "others": _other_seats(rollout),
         "siblings": members[:MAX_SIBLINGS],
         "sibling_count": len(members),
         "around": around,
@@ -155,7 +156,17 @@ def _transcript(rollout: Rollout, flags: Sequence[Flag], grades: Sequence[Grade]
     )
 
 
+def _other_seats(rollout: Rollout) -> list[tuple[dict[str, Any], list[Entry]]]:
+    """The other seats of the episode, each with its conversation."""
+    weights = weights_of(rollout)
+    shown = []
+    for play in (rollout.seats or {}).get("others", ()):
+        entries = transcript_of(play["messages"], play["steps"], list(weights), weights=list(weights.values()))
+        shown.append((play, bounded(entries)[0]))
+    return shown
+
+
 def _raw_record(rollout: Rollout) -> str:
-    names = ("opening", "steps", "messages", "metrics", "tokens")
+    names = ("opening", "steps", "messages", "metrics", "tokens", *(("seats",) if rollout.seats else ()))
     record = {"id": str(rollout.id), **{name: getattr(rollout, name) for name in names}}
     return json.dumps(record, indent=1, ensure_ascii=False)

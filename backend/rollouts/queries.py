@@ -290,6 +290,7 @@ def get_rollout(session: Session, rollout_id: uuid.UUID | str) -> Rollout:
             undefer(Rollout.steps),
             undefer(Rollout.messages),
             undefer(Rollout.tokens),
+            undefer(Rollout.seats),
             joinedload(Rollout.group)
             .joinedload(Group.task)
             .joinedload(Task.version)

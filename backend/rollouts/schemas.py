@@ -98,6 +98,8 @@ class WholeRolloutResponse(RolloutResponse):
     """Observation of the reset."""
     steps: list[dict[str, object]]
     messages: list[dict[str, object]]
+    seats: dict[str, object] | None
+    """If several policies played: the policy's seat, and the turns of the others."""
     tokens: dict[str, object] | None
     """Token ids or texts with their log-probabilities, where the policy reports them."""
 

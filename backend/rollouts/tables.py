@@ -103,6 +103,10 @@ class Rollout(Base):
     is_truncated: Mapped[bool] = mapped_column(default=False)
     tokens: Mapped[dict[str, Any] | None] = mapped_column(JSONB, deferred=True)
     """{prompt, completion, mask, logprobs} if the policy reports them; {turn_advantages} by turn."""
+    seat: Mapped[str | None] = mapped_column(String(40))
+    """The seat of the policy, if several policies played the episode."""
+    seats: Mapped[dict[str, Any] | None] = mapped_column(JSONB, deferred=True)
+    """`domain.rollouts.Seats` as JSON: the turns of the other seats."""
     advantage: Mapped[float | None] = mapped_column(REAL)
     policy_seconds: Mapped[float] = mapped_column(REAL, default=0.0)
     environment_seconds: Mapped[float] = mapped_column(REAL, default=0.0)

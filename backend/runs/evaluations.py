@@ -1,5 +1,6 @@
 """Start an evaluation: check the request against the version and resolve it into a configuration."""
 
+import uuid
 from importlib.metadata import version as package_version
 from platform import python_version
 
@@ -13,12 +14,12 @@ from backend.core.tables import Job
 from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id, stable_id
 from backend.domain.policies.prices import Limits
-from backend.domain.runs.plans import EvaluationPlan, Sampling
+from backend.domain.runs.plans import EvaluationPlan, Opponent, Sampling
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus, Split
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.operations.ids import parse_id
-from backend.policies.queries import BASELINES, find_policy
+from backend.policies.queries import BASELINES, find_policy, get_policy_option
 from backend.policies.service import PolicyIsDeleted
 from backend.policies.tables import Policy
 from backend.runs.schemas import EvaluationRequest
@@ -40,8 +41,11 @@ def start_evaluation(session: Session, actor: Requester, request: EvaluationRequ
     manifest = Manifest.model_validate(version.manifest)
     policy = _find_policy(session, request, manifest)
     checkpoint = _find_checkpoint(session, policy, request)
-    plan = _resolve(request, policy, manifest)
+    opponent, rival = _find_opponent(session, request, manifest)
+    plan = _resolve(request, policy, manifest, opponent)
     actor_name = f"{policy.name} {checkpoint.stage} {checkpoint.step}" if checkpoint else policy.name
+    if opponent is not None:
+        actor_name += f" against {opponent.name}"
     split = "held-out" if plan.split is Split.HELDOUT else plan.split
     name = f"{actor_name} on {version.environment.name} v{version.number}, {plan.tasks} {split} tasks"
     run = Run(
@@ -67,7 +71,8 @@ def start_evaluation(session: Session, actor: Requester, request: EvaluationRequ
     )
     session.add(run)
     session.flush()
-    enqueue_shares(session, run, JOB, Queue.GPU if policy.kind is PolicyKind.LOCAL else Queue.CPU, plan.workers)
+    is_local = any(each is not None and each.kind is PolicyKind.LOCAL for each in (policy, rival))
+    enqueue_shares(session, run, JOB, Queue.GPU if is_local else Queue.CPU, plan.workers)
     audit(session, actor, "evaluation.start", "run", run.id, name=run.name, **plan.model_dump(mode="json"))
     announce(session, RUNS)
     return run
@@ -113,6 +118,12 @@ def _find_policy(session: Session, request: EvaluationRequest, manifest: Manifes
     policy = session.get(Policy, request.policy_id) if request.policy_id else find_policy(session, request.policy or "")
     if policy is None:
         raise InvalidInput(fields={field: "There is no such policy."})
+    _check_can_play(policy, manifest, field)
+    return policy
+
+
+def _check_can_play(policy: Policy, manifest: Manifest, field: str) -> None:
+    """Raise InvalidInput, with this field of the request, for a policy that cannot act in this environment."""
     if policy.deleted_at is not None:
         raise PolicyIsDeleted(f"The policy {policy.name} was deleted. Choose another one.")
     if policy.kind is PolicyKind.HUMAN:
@@ -125,7 +136,28 @@ def _find_policy(session: Session, request: EvaluationRequest, manifest: Manifes
         offered = ", ".join(manifest.proctor.scripts) or "none"
         problem = f"{manifest.name} offers no script `{script}` for this policy (it offers: {offered})."
         raise InvalidInput(fields={field: problem})
-    return policy
+
+
+def _find_opponent(
+    session: Session, request: EvaluationRequest, manifest: Manifest
+) -> tuple[Opponent | None, Policy | None]:
+    """The requested opponent and its policy. Raises InvalidInput."""
+    if not request.opponent:
+        return None, None
+    seats = manifest.proctor.seats
+    if seats is None:
+        problem = f"{manifest.name} declares no seats: one policy plays each episode. Leave this empty."
+        raise InvalidInput(fields={"opponent": problem})
+    if request.group_size > 1 and request.group_size % len(seats.names):
+        problem = f"Choose a multiple of {len(seats.names)}, so that each task is played from every seat."
+        raise InvalidInput(fields={"group_size": problem})
+    try:
+        option = get_policy_option(session, request.opponent)
+    except InvalidInput as error:
+        raise InvalidInput(fields={"opponent": " ".join(error.fields.values())}) from error
+    policy = session.get_one(Policy, uuid.UUID(str(option["policy_id"])))
+    _check_can_play(policy, manifest, "opponent")
+    return Opponent.model_validate(option | {"price": policy.configuration.get("price")}), policy
 
 
 def _find_checkpoint(session: Session, policy: Policy, request: EvaluationRequest) -> Checkpoint | None:
@@ -150,7 +182,9 @@ def _find_checkpoint(session: Session, policy: Policy, request: EvaluationReques
     return checkpoint
 
 
-def _resolve(request: EvaluationRequest, policy: Policy, manifest: Manifest) -> EvaluationPlan:
+def _resolve(
+    request: EvaluationRequest, policy: Policy, manifest: Manifest, opponent: Opponent | None
+) -> EvaluationPlan:
     """Fill in the defaults of policy and environment. Raises InvalidInput."""
     proctor = manifest.proctor
     given = tuple(dict.fromkeys(request.task_indexes))
@@ -158,6 +192,8 @@ def _resolve(request: EvaluationRequest, policy: Policy, manifest: Manifest) -> 
     available = proctor.tasks.heldout if request.split is Split.HELDOUT else proctor.tasks.train
     if (max(given) if given else request.first_task + request.tasks - 1) >= available:
         raise InvalidInput(fields={"tasks": f"{manifest.name} has {available:,} {request.split} tasks, from 0 on."})
+    if opponent is not None and manifest.proctor.seats is not None and request.group_size == 1:
+        request = request.model_copy(update={"group_size": len(manifest.proctor.seats.names)})
     total = tasks * request.group_size
     if total > MAX_ROLLOUTS:
         raise InvalidInput(fields={"group_size": f"{total:,} rollouts; an evaluation has at most {MAX_ROLLOUTS:,}."})
@@ -192,5 +228,6 @@ def _resolve(request: EvaluationRequest, policy: Policy, manifest: Manifest) -> 
         "workers": min(request.workers, tasks),
         "context": request.context or proctor.agent.context,
         "judge_ids": [str(judge_id) for judge_id in request.judge_ids],
+        "opponent": opponent,
     }
     return EvaluationPlan.model_validate(request.model_dump() | resolved)

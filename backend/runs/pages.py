@@ -22,6 +22,7 @@ from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.tables import Environment
 from backend.results.groups import task_ends
+from backend.results.matches import match_result
 from backend.results.run_figures import FiguresRequest, run_figures
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
@@ -163,6 +164,7 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
     return {
         "head": head,
         "run": run,
+        "match": match_result(session, run) if run.kind is RunKind.EVALUATION else None,
         "choice": urlencode(choice.model_dump(mode="json", exclude_none=True)),  # for the live stream
         "figures": figures,
         "links": RolloutLinks(run.id, " and ".join(scope)),

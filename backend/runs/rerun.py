@@ -50,7 +50,8 @@ def run_again(session: Session, actor: Requester, run: Run, request: RerunReques
         raise NotAnEvaluation("This run was imported, and the policy that played it is not available here.")
     plan = EvaluationPlan.model_validate(run.configuration)
     values: dict[str, Any] = {
-        **plan.model_dump(exclude={"sampling", "task_indexes_given"}),
+        **plan.model_dump(exclude={"sampling", "task_indexes_given", "opponent"}),
+        "opponent": plan.opponent.key if plan.opponent else None,
         **plan.sampling.model_dump(),
         "task_indexes": list(plan.task_indexes_given),
         "version_id": run.version_id,

@@ -30,6 +30,12 @@ class EvaluationRequest(EvaluationScope):
     """Name or id of the policy."""
     checkpoint_id: Annotated[uuid.UUID | None, Cli(option="--checkpoint")] = None
     """Local policies only. Default: the best checkpoint, else the latest one."""
+    opponent: str | None = Field(default=None, max_length=200)
+    """Environments with seats only: name or id of the policy that takes the other seats, or
+    `<policy id>:<checkpoint id>`.
+
+    Each task is then played once from every seat. Default: the environment's own script.
+    """
     temperature: float = Field(default=1.0, ge=0, le=5, allow_inf_nan=False)
     """Sampling temperature. 0: greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)

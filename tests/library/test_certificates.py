@@ -42,6 +42,7 @@ SOUND = (
     "reverse_text",
     "support_triage",
     "tictactoe",
+    "tictactoe_duel",
     "wordle",
 )
 TEMPLATES = ("judged_answer", "multi_turn_game", "optimisation", "process_supervised", "single_turn")

@@ -19,16 +19,18 @@ from backend.core.artifacts import get_folder
 from backend.core.logs import configure_logging
 from backend.core.session import transaction
 from backend.domain.environments.play import PlayState
-from backend.domain.runs.plans import EvaluationPlan, Sampling
+from backend.domain.runs.plans import EvaluationPlan, Opponent, Sampling
 from backend.domain.vocabulary import RunKind
 from backend.policies.tables import Policy as PolicyRow
 from backend.runs.tables import Run
 from workers.models import vllm
 from workers.models.load import ModelUnusable, check_weight_files, is_adapter, load_base, load_folder
 from workers.models.policy import LocalPolicy
+from workers.policies.base import Policy
 from workers.policies.openai_api import OpenAiPolicy
+from workers.storage.policies import load_policy
 from workers.tasks.environment_checks import check
-from workers.tasks.evaluations import evaluate
+from workers.tasks.evaluations import evaluate, load_opponent
 from workers.tasks.hand_play import play_on
 
 LARGE = 20_000_000  # parameters from which several threads are faster than one
@@ -41,48 +43,73 @@ def main() -> int:
     disable_progress_bar()
     structlog.contextvars.bind_contextvars(run_id=str(run_id))
     torch.set_num_threads(1)
+    rival: Opponent | None = None
+    ready: Policy | None = None  # the run's policy, if only its opponent is local
+    ready_rival: Policy | None = None
     with transaction() as session:
         run = session.get_one(Run, run_id)
         if run.kind is RunKind.EVALUATION:
             policy_id, checkpoint_id = run.policy_id, run.checkpoint_id
-            sampling = EvaluationPlan.model_validate(run.configuration).sampling
-            if checkpoint_id is None:  # the best one of the policy, or else its latest
-                stored = select(Checkpoint.id).where(Checkpoint.policy_id == policy_id, Checkpoint.pruned_at.is_(None))
-                newest_first = stored.order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc())
-                checkpoint_id = session.scalar(newest_first.limit(1))
+            plan = EvaluationPlan.model_validate(run.configuration)
+            sampling, rival = plan.sampling, plan.opponent
+            ready, ready_rival = (
+                load_policy(session, {"policy_id": policy_id}, sampling, plan.workers),
+                load_opponent(session, plan),
+            )
         else:
             request = PlayState.from_json(run.progress).mover
             if run.kind is RunKind.CHECK:
                 request = run.configuration["reference"]
             policy_id, sampling = uuid.UUID(request["policy_id"]), Sampling()
             checkpoint_id = uuid.UUID(request["checkpoint_id"]) if request.get("checkpoint_id") else None
-        checkpoint = session.get(Checkpoint, checkpoint_id) if checkpoint_id else None
-        row = session.get(PolicyRow, policy_id) if policy_id else None
     with tempfile.TemporaryDirectory(prefix="proctor-model-") as folder:
-        source: Path | str | None = row.configuration.get("base") if row else None
-        if checkpoint is not None:
-            source = get_folder(checkpoint.artifact, Path(folder) / "weights")
-        if source is None:
-            raise ModelUnusable("the policy has no checkpoint yet: train it first")
+        source = None if ready else _weights_of(policy_id, checkpoint_id, Path(folder) / "weights")
         is_evaluation = run.kind is RunKind.EVALUATION
         # an adapter is always sampled in this process, on its base in the precision it was trained in
-        if is_evaluation and vllm.is_offered() and not (isinstance(source, Path) and is_adapter(source)):
+        is_whole = source is not None and not (isinstance(source, Path) and is_adapter(source))
+        if is_evaluation and rival is None and vllm.is_offered() and is_whole:
             if isinstance(source, Path):
                 check_weight_files(source)
             with vllm.serving(str(source)) as endpoint:
                 evaluate(run_id, OpenAiPolicy(endpoint, sampling), job_id)
             return 0
-        model, tokenizer = load_folder(source) if isinstance(source, Path) else load_base(source)
-        if model.num_parameters() >= LARGE:
-            torch.set_num_threads(len(os.sched_getaffinity(0)))
-        policy = LocalPolicy(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p)
+        policy = ready or _load(source, sampling)
         if is_evaluation:
-            evaluate(run_id, policy, job_id)
+            if rival is not None and ready_rival is None:
+                own = uuid.UUID(rival.checkpoint_id) if rival.checkpoint_id else None
+                ready_rival = _load(_weights_of(uuid.UUID(rival.policy_id), own, Path(folder) / "opponent"), sampling)
+            evaluate(run_id, policy, job_id, ready_rival)
         elif run.kind is RunKind.CHECK:
             check(run_id, policy)
         else:
             play_on(run_id, policy)
     return 0
+
+
+def _weights_of(policy_id: uuid.UUID | None, checkpoint_id: uuid.UUID | None, folder: Path) -> Path | str | None:
+    """Copy a checkpoint's weights into the folder, by default those of the policy's best one, or else its latest.
+
+    Returns the folder, the name of the base model of a policy without checkpoints, or None.
+    """
+    with transaction() as session:
+        if checkpoint_id is None:
+            stored = select(Checkpoint.id).where(Checkpoint.policy_id == policy_id, Checkpoint.pruned_at.is_(None))
+            newest_first = stored.order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc())
+            checkpoint_id = session.scalar(newest_first.limit(1))
+        checkpoint = session.get(Checkpoint, checkpoint_id) if checkpoint_id else None
+        row = session.get(PolicyRow, policy_id) if policy_id else None
+    if checkpoint is not None:
+        return get_folder(checkpoint.artifact, folder)
+    return row.configuration.get("base") if row else None
+
+
+def _load(source: Path | str | None, sampling: Sampling) -> LocalPolicy:
+    if source is None:
+        raise ModelUnusable("the policy has no checkpoint yet: train it first")
+    model, tokenizer = load_folder(source) if isinstance(source, Path) else load_base(source)
+    if model.num_parameters() >= LARGE:
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+    return LocalPolicy(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p)
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ class LocalPlayer(Player):
 
     def __init__(self, policy: LocalPolicy, start: EpisodeStart) -> None:
         self.row = Row([], np.random.Generator(np.random.PCG64(start.seed)))
-        self.order = (start.task.index, start.member, start.task.seed, str(start.task.version_id or ""))
+        self.order = (start.task.index, start.member, start.task.seed, str(start.task.version_id or ""), start.seat)
         self.waited = 0.0  # seconds that the latest request waited for its batch
         self._policy = policy
         proctor = start.manifest.proctor

@@ -18,6 +18,7 @@ class EpisodeStart:
     manifest: Manifest
     member: int  # ordinal inside the group
     seed: int  # of the policy's sampling: the same for the same run seed, task and member
+    seat: str = ""  # in an environment that has seats
 
 
 @dataclass(slots=True)

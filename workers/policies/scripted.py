@@ -2,7 +2,7 @@
 beat, and stored replies, given again for replays on another version and to continue an episode by hand."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +44,7 @@ class ReplayPlayer(Player):
 
 @dataclass
 class ReplayPolicy(Policy):
-    replies: Sequence[Sequence[Reply]]  # of each member of a group
+    replies: Sequence[Sequence[Reply]] | Mapping[int, Sequence[Reply]]  # of each member of a group
 
     async def begin(self, start: EpisodeStart) -> Player:
         return ReplayPlayer(self.replies[start.member])

@@ -23,12 +23,19 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.errors import LimitExceeded, RolloutError
 from backend.domain.policies.prices import Price, cost_of
 from backend.domain.rollouts.divergence import RecordedEpisode
-from backend.domain.rollouts.rollout import Rollout, TaskSpec, turns_of
+from backend.domain.rollouts.rollout import Rollout, Seats, TaskSpec, turns_of
 from backend.domain.vocabulary import Phase, RolloutStatus, StopReason
 from workers.policies.base import EpisodeStart, Policy, Reply
 from workers.policies.scripted import ReplayPolicy
-from workers.rollouts.episode import Episode
-from workers.rollouts.limits import CircuitBreaker, ConcurrencyLimiter, SlotPool, TooManyFailures, unless_stopped
+from workers.rollouts.limits import (
+    CircuitBreaker,
+    ConcurrencyLimiter,
+    SlotPool,
+    TooManyFailures,
+    first_rollout_error,
+    unless_stopped,
+)
+from workers.rollouts.seats import AssignSeats, SeatAssignment, SeatPolicy, own_seat, play_episode
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvServer, EnvSession
@@ -94,6 +101,8 @@ class RolloutPool:
     keep_cancelled: bool = False
     """Hand over rollouts that were under way when a stop was requested."""
     price: Price | None = None
+    seats: AssignSeats | None = None
+    """Who takes the other seats of an environment that has seats. Default: the manifest's script."""
     on_limit: Callable[[int], None] = lambda limit: None
 
     def __post_init__(self) -> None:
@@ -210,10 +219,12 @@ class RolloutPool:
             _fail_together(rollouts, error)
             is_final = not error.is_retryable
         finally:
-            if self.price is not None:
-                for each in rollouts:
-                    cost = cost_of(self.price, each.tokens_in, each.tokens_out, each.tokens_cached)
-                    each.cost = (each.cost or 0.0) + (cost or 0.0)
+            for each in rollouts:
+                costs = [play.cost for play in each.seats.others] if each.seats else []
+                if self.price is not None:
+                    costs.append(cost_of(self.price, each.tokens_in, each.tokens_out, each.tokens_cached))
+                if (known := [cost for cost in costs if cost is not None]) or self.price is not None:
+                    each.cost = (each.cost or 0.0) + sum(known)
         for rollout in rollouts:
             rollout.ended_at = datetime.now(UTC)
         return is_final
@@ -225,24 +236,18 @@ class RolloutPool:
         for rollout in rollouts:
             rollout.task = replace(task, arguments=arguments)
         try:
-            async with self.server.sessions_together(len(rollouts)) as sessions, asyncio.TaskGroup() as members:
-                for session, rollout, start in zip(sessions, rollouts, starts, strict=True):
-                    members.create_task(self._play_member(session, rollout, start))
-        except ExceptionGroup as errors:
-            failed, others = errors.split(RolloutError)
-            if failed is None or others is not None:
-                raise
-            first: BaseException = failed
-            while isinstance(first, BaseExceptionGroup):
-                first = first.exceptions[0]
-            raise first from None
+            with first_rollout_error():
+                async with self.server.sessions_together(len(rollouts)) as sessions, asyncio.TaskGroup() as members:
+                    for session, rollout, start in zip(sessions, rollouts, starts, strict=True):
+                        members.create_task(self._play_member(session, rollout, start))
         finally:
             for rollout in rollouts:
                 rollout.task = task
 
     async def _play_member(self, session: "EnvSession", rollout: Rollout, start: EpisodeStart) -> None:
         try:
-            await Episode(self.manifest, self.server.action_schema, session, rollout).play(self.policy, start)
+            schema = self.server.action_schema
+            await play_episode(self.manifest, schema, session, rollout, self.policy, start, self.seats)
         except RolloutError as error:
             rollout.error_kind, rollout.error_message = error.kind, str(error)
             raise
@@ -269,6 +274,8 @@ class StoredEpisode:
     stop_reason: StopReason | None = None
     tokens_out: int = 0
     is_truncated: bool = False
+    seats: Seats | None = None
+    """Set if several policies played the episode: all of them are replayed."""
 
 
 @dataclass(slots=True)
@@ -306,8 +313,7 @@ async def replay_episodes(
             replies[-1][-1].is_truncated = each.is_truncated
             replies[-1][-1].is_context_full = each.stop_reason is StopReason.CONTEXT_FULL
         max_turns = manifest.proctor.episode.max_turns
-        limits = manifest.proctor.episode.model_copy(update={"max_turns": min(turns, max_turns)})
-        limited = manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": limits})})
+        limited = manifest.with_max_turns(min(turns, max_turns))
 
         def keep(rollout: Rollout, batch: Sequence[StoredEpisode] = batch, is_short: bool = turns < max_turns) -> None:
             episode = batch[rollout.member]
@@ -316,6 +322,25 @@ async def replay_episodes(
                 rollout.stop_reason = episode.stop_reason
             replies_ended = has_stopped and episode.stop_reason is not StopReason.CONTEXT_FULL
             replayed.append(ReplayedEpisode(episode, rollout, replies_ended))
+
+        def assign(
+            rollout: Rollout, batch: Sequence[StoredEpisode] = batch, max_turns: int = max_turns
+        ) -> SeatAssignment:
+            seats = batch[rollout.member].seats
+            if seats is None:  # stored before the environment had seats
+                return SeatAssignment(own_seat(manifest, rollout))
+            others = {}
+            for play in seats.others:
+                texts = [Reply(step.reply) for step in play.steps]
+                if play.stop_reason in {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_FULL}:
+                    is_full = play.stop_reason is StopReason.CONTEXT_FULL
+                    texts = [
+                        *texts[:-1],
+                        *(replace(last, is_truncated=True, is_context_full=is_full) for last in texts[-1:]),
+                    ]
+                policy = ReplayPolicy({rollout.member: texts})
+                others[play.seat] = SeatPolicy(play.policy, policy, max_turns=max_turns)
+            return SeatAssignment(seats.seat, others)
 
         await RolloutPool(
             [GroupPlan(episode.task, number, (number,)) for number, episode in enumerate(batch)],
@@ -326,5 +351,6 @@ async def replay_episodes(
             seed=0,
             concurrency=concurrency,
             on_rollout=keep,
+            seats=assign,
         ).play()
     return replayed

@@ -2,11 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from backend.domain.environments import prompts
 from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
@@ -18,7 +18,7 @@ from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace
 from workers.rollouts.limits import ObservationBudget
 
 if TYPE_CHECKING:
-    from workers.environments.client import EnvSession, Observation
+    from workers.environments.client import Observation
 
 MAX_METRICS = 64
 """Names beyond the declared columns that one rollout may carry."""
@@ -50,12 +50,20 @@ class CallResult:
         return self.text or self.note or ""
 
 
+class Session(Protocol):
+    """One episode at a time on an environment's server."""
+
+    async def reset(self, arguments: Mapping[str, object], *, timeout: float) -> "Observation": ...
+
+    async def step(self, action: Mapping[str, object], *, timeout: float) -> "Observation": ...
+
+    async def state(self, *, timeout: float) -> dict[str, Any]: ...
+
+
 class Episode:
     """Plays once and fills its rollout. If the infrastructure fails, it raises RolloutError and keeps what it has."""
 
-    def __init__(
-        self, manifest: Manifest, action_schema: dict[str, Any], session: "EnvSession", rollout: Rollout
-    ) -> None:
+    def __init__(self, manifest: Manifest, action_schema: dict[str, Any], session: Session, rollout: Rollout) -> None:
         self.manifest, self.action_schema = manifest, action_schema
         self.session, self.rollout = session, rollout
         self._agent, self._limits = manifest.proctor.agent, manifest.proctor.episode
@@ -71,7 +79,7 @@ class Episode:
         self._is_done = False
         self._policy_seconds = self._queue_seconds = 0.0
         """Times of the last reply."""
-        self._waiting_for = ""
+        self.waiting_for = ""
         """For the error message of a timeout."""
         self._timeout = asyncio.timeout(self._limits.episode_timeout_seconds)
 
@@ -80,7 +88,7 @@ class Episode:
         try:
             async with self._timeout:
                 await self._open()
-                self._waiting_for = "the policy"
+                self.waiting_for = "the policy"
                 async with boundary(PolicyError, "policy"):
                     player = await policy.begin(start)
                 try:
@@ -101,7 +109,7 @@ class Episode:
             rollout.stop_reason = StopReason.EPISODE_TIMEOUT
             seconds = self._limits.episode_timeout_seconds
             raise LimitExceeded(
-                f"the episode took longer than {seconds:g} s (waiting for {self._waiting_for})"
+                f"the episode took longer than {seconds:g} s (waiting for {self.waiting_for})"
             ) from cause
         if trace is not None:
             rollout.logprobs = trace.logprobs
@@ -110,13 +118,18 @@ class Episode:
         elif trace is not None:
             rollout.prompt_token_ids, rollout.completion_token_ids = trace.prompt, trace.completion
             rollout.completion_mask = trace.mask
+        if not self._is_done:
+            await self._give_up()
         async with boundary(EnvError, "scoring"):
             score(rollout, self.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
+
+    async def _give_up(self) -> None:
+        """Called if the episode ended before the environment did: its policy will not act again."""
 
     async def _open(self) -> None:
         start = perf_counter()
         arguments = self.rollout.task.reset_arguments()
-        self._waiting_for = "the environment to reset"
+        self.waiting_for = "the environment to reset"
         async with boundary(EnvError, "reset"):
             opening = await self.session.reset(arguments, timeout=self._limits.step_timeout_seconds)
             self.rollout.environment_seconds += perf_counter() - start
@@ -125,7 +138,7 @@ class Episode:
             self.rollout.opening = self._budget.observation(opening.fields)
             self._read_observation(opening, is_first=True)
         if self._action.discover:
-            self._waiting_for = "the environment to list its tools"
+            self.waiting_for = "the environment to list its tools"
             async with boundary(EnvError, "listing the tools"):
                 listing = await self.session.step(self._action.discover, timeout=self._limits.step_timeout_seconds)
                 self._read_tools(listing)
@@ -143,7 +156,7 @@ class Episode:
             rollout.messages[-1]["results"] = self._results
         scripts: object = {}
         if player.wants_scripts:
-            self._waiting_for = "the environment's state"
+            self.waiting_for = "the environment's state"
             scripts = (await self.session.state(timeout=self._limits.step_timeout_seconds)).get("scripts")
         turn = Turn(
             index=index,
@@ -156,7 +169,7 @@ class Episode:
             tools=self._tools,
             waiting=self._paused_deadline,
         )
-        self._waiting_for = "the policy"
+        self.waiting_for = "the policy"
         start = perf_counter()
         async with boundary(PolicyError, "policy"):
             reply = await player.act(turn)
@@ -239,7 +252,7 @@ class Episode:
 
     async def _step(self, action: dict[str, Any]) -> CallResult:
         start = perf_counter()
-        self._waiting_for = "the environment to step"
+        self.waiting_for = "the environment to step"
         async with boundary(EnvError, "step"):
             answer = await self.session.step(action, timeout=self._limits.step_timeout_seconds)
             seconds = perf_counter() - start
@@ -299,22 +312,25 @@ def step_of_calls(reply: str, results: Sequence[CallResult], columns: Iterable[R
     """Make one step of several calls. Its rewards are aggregated like an episode's, so that their sum stays right."""
     taken = [each for each in results if each.note is None]
     last = taken[-1] if taken else results[-1]
-    rows = [each.rewards for each in taken]
-    sent = {name for row in rows for name in row}
-    declared = columns_over_episode((column for column in columns if column.name in sent), rows)
-    extra = {name: sum(row.get(name, 0.0) for row in rows) for name in sorted(sent - declared.keys())}
     stored = ("action", "is_made", "note", "text", "rewards", "done")
     return Step(
         reply=reply,
         action=next((each.action for each in results if each.action is not None), None),
         observation=last.observation,
         text="\n\n".join(each.shown for each in results),
-        rewards=declared | extra,
+        rewards=merge_rewards(columns, [each.rewards for each in taken]),
         done=last.done,
         note=" ".join(each.note for each in results if each.note) or None,
         environment_seconds=sum(each.seconds for each in results),
         calls=[{name: getattr(each, name) for name in stored} for each in results],
     )
+
+
+def merge_rewards(columns: Iterable[RewardColumn], rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Aggregate the rewards of several actions of one step like an episode's, so that their sum stays right."""
+    sent = {name for row in rows for name in row}
+    declared = columns_over_episode((column for column in columns if column.name in sent), rows)
+    return declared | {name: sum(row.get(name, 0.0) for row in rows) for name in sorted(sent - declared.keys())}
 
 
 def score(rollout: Rollout, manifest: Manifest, *, parsed_turns: int, is_done: bool) -> None:

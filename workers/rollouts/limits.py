@@ -2,15 +2,15 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Generic, Self, TypeVar
 
 import orjson
 import structlog
 
-from backend.domain.errors import LimitExceeded
+from backend.domain.errors import LimitExceeded, RolloutError
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
 from workers.policies.throttle import AdaptiveLimit, Gate
@@ -41,6 +41,21 @@ def bounded_text(text: str, limit: int = MAX_STORED_BYTES) -> str:
     if len(text) <= limit:
         return text
     return f"{text[:limit]}\n[… {len(text) - limit:,} more characters were cut]"
+
+
+@contextmanager
+def first_rollout_error() -> Iterator[None]:
+    """Raise the first RolloutError of a task group instead of the group of its errors. Others stay a group."""
+    try:
+        yield
+    except ExceptionGroup as errors:
+        failed, others = errors.split(RolloutError)
+        if failed is None or others is not None:
+            raise
+        first: BaseException = failed
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
 
 
 @dataclass(slots=True)

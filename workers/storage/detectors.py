@@ -53,6 +53,7 @@ from workers.environments.client import EnvServer
 from workers.rollouts.engine import StoredEpisode, replay_episodes
 from workers.storage.env_host import serve
 from workers.storage.learned_detectors import retrain_for_run
+from workers.storage.rollouts import read_seats
 
 ALTERED_CONCURRENCY = 8
 """Altered replies that are graded at the same time."""
@@ -346,7 +347,7 @@ async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[Flag
         run = session.get_one(Run, run_input.run_id)
         version = session.get_one(EnvironmentVersion, run.version_id, options=[undefer(EnvironmentVersion.files)])
         statement = (
-            select(Rollout.id, Rollout.steps, Rollout.tokens_out, Task)
+            select(Rollout.id, Rollout.steps, Rollout.tokens_out, Rollout.seats, Task)
             .join(Group, Group.id == Rollout.group_id)
             .join(Task, Task.id == Group.task_id)
             .where(Rollout.id.in_([row.id for row in rows]))
@@ -355,7 +356,9 @@ async def scan_altered_replies(run_input: DetectorInput, most: int) -> list[Flag
         for row in session.execute(statement):
             task = TaskSpec(row.Task.split, row.Task.index, row.Task.level, row.Task.seed, row.Task.arguments)
             recorded = RecordedEpisode({}, row.steps)
-            episodes[row.id] = StoredEpisode(row.id, task, recorded, tokens_out=row.tokens_out)
+            episodes[row.id] = StoredEpisode(
+                row.id, task, recorded, tokens_out=row.tokens_out, seats=read_seats(row.seats)
+            )
     manifest = Manifest.model_validate(version.manifest)
     async with serve(version.content_hash, version.files, manifest) as server:
 

@@ -37,7 +37,7 @@ from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.service import begin_run
 from backend.runs.tables import Run
 from workers.rollouts.engine import ReplayedEpisode, StoredEpisode
-from workers.storage.rollouts import EXCERPT_CHARACTERS, MAX_MESSAGE_CHARACTERS, postgres_array, real
+from workers.storage.rollouts import EXCERPT_CHARACTERS, MAX_MESSAGE_CHARACTERS, postgres_array, read_seats, real
 
 PLAY_PAGE = 512
 """Whole episodes that are read at a time; a page of long ones takes some megabytes."""
@@ -46,7 +46,7 @@ _PLACE: tuple[Any, ...] = (Rollout.id, Rollout.group_id, Rollout.member, Rollout
 _EPISODE: tuple[Any, ...] = (
     *(Rollout.status, Rollout.error_kind, Rollout.error_message, Rollout.turns, Rollout.columns),
     *(cast(Rollout.opening, Text).label("opening"), cast(Rollout.steps, Text).label("steps")),
-    *(Rollout.stop_reason, Rollout.tokens_out, Rollout.is_truncated),
+    *(Rollout.stop_reason, Rollout.tokens_out, Rollout.is_truncated, Rollout.seats),
 )
 _ADD_TASKS = text("""
 INSERT INTO tasks (id, version_id, split, index, level, seed, arguments)
@@ -249,6 +249,7 @@ def read_episode(row: Row[Any], task: TaskSpec, columns: Sequence[str] = ()) -> 
         stop_reason=row.stop_reason,
         tokens_out=row.tokens_out,
         is_truncated=row.is_truncated,
+        seats=read_seats(row.seats),
     )
 
 

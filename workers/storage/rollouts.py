@@ -3,14 +3,15 @@
 import math
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from backend.domain.ids import stable_id, stable_text
 from backend.domain.rollouts.fields import MEASURED
-from backend.domain.rollouts.rollout import Rollout
+from backend.domain.rollouts.rollout import Rollout, SeatPlay, Seats, Step
 from backend.domain.text import json_text, plain_text
-from backend.domain.vocabulary import ErrorKind, RolloutStatus
+from backend.domain.vocabulary import ErrorKind, RolloutStatus, StopReason
 from workers.rollouts.limits import MAX_EPISODE_BYTES, MAX_STORED_BYTES, bounded_text
 
 _COUNTS = tuple(name for name, field in MEASURED.items() if field.is_whole)
@@ -19,7 +20,7 @@ _counts_of, _durations_of = attrgetter(*_COUNTS), attrgetter(*_DURATIONS)
 COLUMNS = (
     *("id", "run_id", "group_id", "member", "seq", "phase", "training_step", "level"),
     *("status", "stop_reason", "error_kind", "error_message", "attempts", "reward", "columns", "metrics"),
-    *("opening", "steps", "messages", "excerpt", "turns", "is_truncated", "tokens", "advantage"),
+    *("opening", "steps", "messages", "excerpt", "turns", "is_truncated", "tokens", "seat", "seats", "advantage"),
     *("cost", "source_id", "started_at", "ended_at"),
     *_COUNTS,
     *_DURATIONS,
@@ -50,14 +51,7 @@ def unstorable(rollout: Rollout, problem: str) -> Rollout:
 
 def row_of(run_id: uuid.UUID | str, rollout: Rollout, columns: Sequence[str], group: str = "") -> list[object]:
     """Values in the order of COLUMNS, ids as text. `seq` is set under the run's lock. `group`: its id, if known."""
-    group, is_done, tokens = group or group_id(run_id, rollout), rollout.is_completed, None
-    if rollout.token_texts is not None:
-        stored = {"texts": rollout.token_texts, "logprobs": rollout.logprobs, "turns": rollout.token_turns}
-        tokens = json_text(stored)
-    elif rollout.completion_token_ids is not None:
-        ids = {"prompt": rollout.prompt_token_ids, "completion": rollout.completion_token_ids}
-        credit = {} if rollout.turn_advantages is None else {"turn_advantages": rollout.turn_advantages}
-        tokens = json_text({**ids, "mask": rollout.completion_mask, "logprobs": rollout.logprobs, **credit})
+    group, is_done, tokens = group or group_id(run_id, rollout), rollout.is_completed, rollout.tokens
     return [
         stable_text("rollout", group, rollout.member),
         str(run_id),
@@ -81,7 +75,9 @@ def row_of(run_id: uuid.UUID | str, rollout: Rollout, columns: Sequence[str], gr
         plain_text(rollout.steps[-1].reply[-EXCERPT_CHARACTERS:]) if rollout.steps else "",
         len(rollout.steps),
         rollout.is_truncated,
-        tokens,
+        None if tokens is None else json_text(tokens),
+        rollout.seats and rollout.seats.seat,
+        None if rollout.seats is None else json_text(_bounded_seats(rollout.seats)),
         real(rollout.advantage),
         rollout.cost,
         rollout.source_id,
@@ -118,6 +114,23 @@ def real(value: float | None) -> float | None:
     if abs(value) > LARGEST_REAL:
         return math.copysign(LARGEST_REAL, value)
     return value if abs(value) > SMALLEST_REAL else 0.0
+
+
+def read_seats(stored: dict[str, Any] | None) -> Seats | None:
+    """The replies of the other seats of a stored rollout, for replays."""
+    if stored is None:
+        return None
+    others = []
+    for play in stored["others"]:
+        stop = StopReason(play["stop_reason"]) if play["stop_reason"] else None
+        steps = [Step(str(step["reply"])) for step in play["steps"]]
+        others.append(SeatPlay(play["seat"], play["policy"], stop_reason=stop, steps=steps))
+    return Seats(stored["seat"], others, stored["order"])
+
+
+def _bounded_seats(seats: Seats) -> Seats:
+    others = [replace(each, messages=_bounded_messages(each.messages)) for each in seats.others]
+    return replace(seats, others=others)
 
 
 def _bounded_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

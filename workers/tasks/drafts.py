@@ -188,6 +188,7 @@ def _load_rollouts(
     statement = (
         select(Rollout.id, Rollout.reward, Rollout.stop_reason, Rollout.tokens_out, Rollout.is_truncated, Task)
         .add_columns(cast(Rollout.opening, Text).label("opening"), cast(Rollout.steps, Text).label("steps"))
+        .add_columns(Rollout.seats)
         .add_columns(func.coalesce(Policy.name, "person").label("policy"))
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)

@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 from sqlalchemy import select
-from sqlalchemy.orm import undefer
+from sqlalchemy.orm import Session, undefer
 
 from backend.core.session import transaction
 from backend.detectors.scans import scan_early
@@ -31,6 +31,7 @@ from workers.environments.client import EnvServer, HostRefused
 from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, RolloutPool, TooManyFailures
 from workers.rollouts.limits import unless_stopped
+from workers.rollouts.seats import SeatAssignment, SeatPolicy, own_seat
 from workers.storage.detectors import BATCH
 from workers.storage.env_host import open_env_host, servers_for
 from workers.storage.policies import load_policy
@@ -69,20 +70,34 @@ def run(context: JobContext) -> None:
         row = session.get_one(Run, run_id)
         plan = EvaluationPlan.model_validate(row.configuration)
         policy = load_policy(session, {"policy_id": row.policy_id}, plan.sampling, plan.workers)
-    if policy is None:
+        opponent = load_opponent(session, plan)
+    if policy is None or (plan.opponent is not None and opponent is None):
         must_run_child(LOCAL_MODULE, [str(run_id), str(context.job_id)], run_id=run_id)
     else:
-        evaluate(run_id, policy, context.job_id)
+        evaluate(run_id, policy, context.job_id, opponent)
 
 
-def evaluate(run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None = None) -> RunStatus:
+def load_opponent(session: Session, plan: EvaluationPlan) -> Policy | None:
+    """Make the plan's opponent; None if there is none, or if it is local and needs a process with torch."""
+    if plan.opponent is None:
+        return None
+    return load_policy(session, plan.opponent.model_dump(), plan.sampling, plan.workers)
+
+
+def evaluate(
+    run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None = None, opponent: Policy | None = None
+) -> RunStatus:
     """Play a run's evaluation with a policy, which is closed at the end. Needs no running event loop.
+
+    `opponent` takes the other seats of an environment that has seats, and is closed, too.
 
     Returns how the run ended; `running` if other jobs still play their part.
     """
-    attempt = EvaluationAttempt(run_id, policy, job_id)
+    attempt = EvaluationAttempt(run_id, policy, job_id, opponent)
     if not attempt.has_begun:
         run_async(policy.aclose())
+        if opponent is not None:
+            run_async(opponent.aclose())
         logger.info("the run has ended already")
         return RunStatus.COMPLETED
     try:
@@ -97,9 +112,11 @@ def evaluate(run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None = None)
 class EvaluationAttempt:
     """One attempt at an evaluation, or at a job's part of it: play, try failures again, record how it ended."""
 
-    def __init__(self, run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None) -> None:
+    def __init__(
+        self, run_id: uuid.UUID, policy: Policy, job_id: uuid.UUID | None, opponent: Policy | None = None
+    ) -> None:
         """Begin the run and read the remaining plan."""
-        self.run_id, self.policy = run_id, policy
+        self.run_id, self.policy, self.opponent = run_id, policy, opponent
         with transaction() as session:
             row = session.get_one(Run, run_id)
             self.has_begun = begin_run(session, row)
@@ -129,7 +146,24 @@ class EvaluationAttempt:
         self._counted_at = 0.0
         self._next_scan = max(BATCH, 2 * self.kept)
 
+    def _assign_seats(self, rollout: Rollout) -> SeatAssignment:
+        """The opponent takes every seat that the rollout's policy does not take."""
+        seats, chosen = self.manifest.proctor.seats, self.plan.opponent
+        assert seats is not None
+        seat = own_seat(self.manifest, rollout)
+        if self.opponent is None or chosen is None:
+            return SeatAssignment(seat)
+        taken = SeatPolicy(chosen.name, self.opponent, Price.model_validate(chosen.price) if chosen.price else None)
+        return SeatAssignment(seat, {name: taken for name in seats.names if name != seat})
+
     async def play(self) -> bool:
+        try:
+            return await self._play_all()
+        finally:
+            if self.opponent is not None:
+                await self.opponent.aclose()
+
+    async def _play_all(self) -> bool:
         if self.kept:
             self.recorder.log(f"{self.kept} of {self.plan.rollouts} rollouts are stored already and are kept")
         if self.done >= self.plan.rollouts:
@@ -181,6 +215,7 @@ class EvaluationAttempt:
                 max_attempts=1 if is_repeated else 1 + self.plan.retries,
                 keep_cancelled=not is_repeated,  # the stored failure is more informative
                 price=self.price,
+                seats=self._assign_seats,
                 on_limit=partial(setattr, self, "_limit"),
             ).play()
 

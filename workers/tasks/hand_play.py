@@ -31,7 +31,7 @@ from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, Turn
 from workers.policies.scripted import OutOfReplies
-from workers.rollouts.episode import Episode
+from workers.rollouts.seats import play_episode
 from workers.storage.env_host import serve
 from workers.storage.policies import load_policy
 from workers.storage.rollouts import EXCERPT_CHARACTERS, real
@@ -107,7 +107,7 @@ async def replay(
     try:
         async with serve(scene.content_hash, scene.files, scene.manifest) as server, server.session() as session:
             played.action_schema = server.action_schema
-            await Episode(scene.manifest, server.action_schema, session, rollout).play(seat, start)
+            await play_episode(scene.manifest, server.action_schema, session, rollout, seat, start)
     except OutOfReplies:
         pass
     except RolloutError as error:
@@ -179,6 +179,8 @@ def _store(run_id: uuid.UUID, revision: int, played: PlayedScene, *, is_partial:
         stored.opening, stored.steps = _as_stored(rollout.opening), steps
         stored.messages = _as_stored(rollout.messages)
         stored.turns = len(steps)
+        stored.seat = rollout.seats.seat if rollout.seats else None
+        stored.seats = _as_stored(rollout.seats)
         stored.excerpt = steps[-1]["reply"][-EXCERPT_CHARACTERS:] if steps else ""
         stored.environment_seconds = rollout.environment_seconds
         row.progress = state.as_json()

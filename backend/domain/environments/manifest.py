@@ -29,6 +29,7 @@ from backend.domain.yaml_text import YamlInvalid, compose_yaml, construct
 
 PLATFORM_COLUMNS = ("format", "length")
 """Columns that Proctor computes; all others come from the environment."""
+MAX_SEATS = 8
 READING = "reading"
 """Validation context of a manifest that an author writes, as opposed to a stored one."""
 
@@ -233,6 +234,25 @@ class ChecksSpec(ManifestBlock):
     """Maximum difference of a measured column between equal episodes; 0 if nothing is measured."""
 
 
+class SeatsSpec(ManifestBlock):
+    """The seats of a game that several policies play in one episode."""
+
+    names: list[Name] = Field(min_length=2, max_length=MAX_SEATS)
+    turn: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")] = "seat"
+    """The observation's field that names the seat whose turn it is."""
+    outcome: Name | None = None
+    """The reward column that decides: the seat with the highest value wins. Default: the first column."""
+    others: Name = "random"
+    """The scripted policy that takes seats to which no policy was assigned."""
+
+    @field_validator("names")
+    @classmethod
+    def _differ(cls, names: list[str]) -> list[str]:
+        if len(set(names)) < len(names):
+            raise ValueError("two seats have the same name")
+        return names
+
+
 class ProctorSpec(ManifestBlock):
     """The `proctor:` block: everything that OpenEnv does not define."""
 
@@ -246,6 +266,8 @@ class ProctorSpec(ManifestBlock):
     scripts: list[Name] = Field(default=[], max_length=16)
     """Scripted policies that the environment's state offers under `scripts` ({name: reply text}), e.g. `gold`."""
     checks: ChecksSpec = ChecksSpec()
+    seats: SeatsSpec | None = None
+    """Default: one policy plays the whole episode."""
 
     @field_validator("rewards", mode="before")
     @classmethod
@@ -263,6 +285,30 @@ class ProctorSpec(ManifestBlock):
         if len(columns) > 1 and any(column.name == "reward" for column in columns):
             raise ValueError("a column may not be named `reward` if there are others: that is their weighted sum")
         return columns
+
+    @model_validator(mode="after")
+    def _can_seat(self) -> "ProctorSpec":
+        if self.seats is None:
+            return self
+        if self.tasks.grouped:
+            raise ValueError("`seats` and `tasks.grouped` exclude each other")
+        if self.agent.action.discover:
+            raise ValueError("`seats` and `agent.action.discover` exclude each other: no seat lists tools for all")
+        if self.outcome_column.range is None or self.outcome_column.name in PLATFORM_COLUMNS:
+            raise ValueError(
+                f"the column `{self.outcome_column.name}` decides who wins (`seats.outcome`), so the environment must "
+                "send it and it needs a `range`: a seat that gives up gets the lowest value, the others the highest"
+            )
+        return self
+
+    @property
+    def outcome_column(self) -> RewardColumn:
+        """The column that decides who wins an episode with seats."""
+        name = self.seats.outcome if self.seats else None
+        by_name = {column.name: column for column in self.rewards}
+        if name is not None and name not in by_name:
+            raise ValueError(f"`seats.outcome` names `{name}`, which is no reward column ({', '.join(by_name)})")
+        return by_name[name] if name else self.rewards[0]
 
 
 class Manifest(ManifestBlock):
@@ -292,7 +338,14 @@ class Manifest(ManifestBlock):
 
     def with_reply_limit(self, tokens: int) -> "Manifest":
         """The same environment with replies of at most `tokens` tokens."""
-        episode = self.proctor.episode.model_copy(update={"max_tokens_per_turn": tokens})
+        return self._with_episode(max_tokens_per_turn=tokens)
+
+    def with_max_turns(self, turns: int) -> "Manifest":
+        """The same environment with episodes of at most `turns` turns."""
+        return self._with_episode(max_turns=turns)
+
+    def _with_episode(self, **limits: int) -> "Manifest":
+        episode = self.proctor.episode.model_copy(update=limits)
         return self.model_copy(update={"proctor": self.proctor.model_copy(update={"episode": episode})})
 
 

@@ -123,6 +123,7 @@ AFTER_REWARDS = (
     _choice("status", "outcome", RolloutStatus, label="ended by", is_column=True),
     _choice("stop_reason", "why the episode ended", StopReason),
     _choice("error_kind", "where a failed rollout broke", ErrorKind),
+    _filter_only("seat", FieldKind.WORD, "the policy's seat, if several policies played", stored=("seat",)),
     _filter_only("group", FieldKind.CHOICE, "how rewards differ within the group", GROUP_KINDS),
     _filter_only("text", FieldKind.TEXT, "text anywhere in the conversation"),
     _filter_only("error", FieldKind.TEXT, "text in the error message", stored=("error_message",)),

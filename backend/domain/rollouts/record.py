@@ -14,12 +14,22 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import stable_id
 from backend.domain.rollouts.conversation import steps_of
 from backend.domain.rollouts.fields import MEASURED
-from backend.domain.rollouts.rollout import MAX_NAMES, Name, Number, Rollout, Seconds, Step, TaskSpec, task_of
+from backend.domain.rollouts.rollout import (
+    MAX_MESSAGES,
+    MAX_NAMES,
+    MAX_STEPS,
+    Name,
+    Number,
+    Rollout,
+    Seats,
+    Seconds,
+    Step,
+    TaskSpec,
+    task_of,
+)
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason
 
 SCHEMA: Literal["proctor.rollout/1"] = "proctor.rollout/1"
-MAX_MESSAGES = 10_000
-MAX_STEPS = 10_000
 MAX_ROLE = 32
 MAX_INDEX = 2_000_000_000
 Count = Annotated[int, Field(ge=0, le=2_000_000_000)]
@@ -108,6 +118,8 @@ class RolloutRecord(Measurements):
     steps: list[Step] = Field(default=[], max_length=MAX_STEPS)
     is_truncated: bool = False
     tokens: TokensRecord | None = None
+    seats: Seats | None = None
+    """The turns of the other seats, if several policies played."""
     advantage: Number | None = None
     cost: Number | None = None
     """In US dollars."""
@@ -124,6 +136,13 @@ class RolloutRecord(Measurements):
             if not isinstance(content, str):
                 raise ValueError(f"the content of message {number} is not text")
         return messages
+
+    @field_validator("seats")
+    @classmethod
+    def _have_messages(cls, seats: Seats | None) -> Seats | None:
+        for play in seats.others if seats else ():
+            cls._are_messages(play.messages)
+        return seats
 
     @model_validator(mode="after")
     def _has_reward_or_error(self) -> "RolloutRecord":
@@ -172,7 +191,7 @@ class RolloutPlacer:
 
 
 def rollout_of(record: RolloutRecord, task: TaskSpec, group: int, member: int) -> Rollout:
-    same = ("status", "attempts", "reward", "opening", "messages", "is_truncated", "advantage", "cost")
+    same = ("status", "attempts", "reward", "opening", "messages", "is_truncated", "advantage", "cost", "seats")
     times = ("started_at", "ended_at")
     default_stop = StopReason.DONE if record.status is RolloutStatus.COMPLETED else None
     rollout = Rollout(

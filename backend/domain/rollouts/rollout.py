@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from backend.domain.environments.manifest import Manifest, OverEpisode, RewardColumn
+from backend.domain.environments.manifest import MAX_SEATS, Manifest, OverEpisode, RewardColumn
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason
 
 MAX_NAMES = 200
@@ -18,6 +18,9 @@ MAX_NAMES = 200
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+SeatName = Annotated[str, Field(max_length=40)]
+MAX_MESSAGES = 10_000
+MAX_STEPS = 10_000
 HELDOUT_SEED_BASE = 10_000_000
 """Held-out and training tasks have different seeds."""
 CANARY = "canary"
@@ -98,6 +101,39 @@ class Step:
 
 
 @dataclass(slots=True)
+class SeatPlay:
+    """What another seat did in the same episode."""
+
+    seat: SeatName
+    policy: Annotated[str, Field(max_length=400)]
+    """The name of the policy, with its checkpoint if it is one."""
+    columns: Annotated[dict[Name, Number], Field(max_length=MAX_NAMES)] = field(default_factory=dict)
+    reward: Number | None = None
+    stop_reason: StopReason | None = None
+    steps: Annotated[list[Step], Field(max_length=MAX_STEPS)] = field(default_factory=list)
+    """Its turns, as it saw the episode."""
+    messages: Annotated[list[dict[str, Any]], Field(max_length=MAX_MESSAGES)] = field(default_factory=list)
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: Number | None = None
+    tokens: dict[str, Any] | None = None
+    """{prompt, completion, mask, logprobs} if the policy reports them."""
+
+
+@dataclass(slots=True)
+class Seats:
+    """The seats of an episode that several policies played. The rollout itself holds the turns of `seat`."""
+
+    seat: SeatName
+    """The seat of the rollout's own policy."""
+    others: Annotated[list[SeatPlay], Field(max_length=MAX_SEATS - 1)] = field(default_factory=list)
+    order: Annotated[list[SeatName], Field(max_length=MAX_SEATS * MAX_STEPS)] = field(default_factory=list)
+    """The seat of each action that the environment took, in their order."""
+    score: Number | None = None
+    """1: the rollout's seat won. 0.5: a draw. 0: another seat won. None: the episode failed."""
+
+
+@dataclass(slots=True)
 class Rollout:
     """The stored record of one episode. `reward` is None unless the status is `completed`."""
 
@@ -154,6 +190,19 @@ class Rollout:
     """US dollars of all attempts; None if the policy has no price."""
     source_id: uuid.UUID | None = None
     """The rollout that was regraded or replayed."""
+    seats: Seats | None = None
+    """None: one policy played the episode."""
+
+    @property
+    def tokens(self) -> dict[str, Any] | None:
+        """The tokens as they are stored: {prompt, completion, mask, logprobs}, {texts, logprobs, turns}, or None."""
+        if self.token_texts is not None:
+            return {"texts": self.token_texts, "logprobs": self.logprobs, "turns": self.token_turns}
+        if self.completion_token_ids is None:
+            return None
+        ids = {"prompt": self.prompt_token_ids, "completion": self.completion_token_ids}
+        credit = {} if self.turn_advantages is None else {"turn_advantages": self.turn_advantages}
+        return {**ids, "mask": self.completion_mask, "logprobs": self.logprobs, **credit}
 
     @property
     def is_completed(self) -> bool:

@@ -21,6 +21,22 @@ class Sampling(BaseModel):
     max_tokens_per_turn: int = Field(default=256, ge=1, le=131072)
 
 
+class Opponent(BaseModel):
+    """The policy that takes the other seats of an environment that has seats."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    policy_id: str
+    checkpoint_id: str | None = None
+    name: str
+    price: dict[str, object] | None = None
+
+    @property
+    def key(self) -> str:
+        """How a request names it."""
+        return f"{self.policy_id}:{self.checkpoint_id}" if self.checkpoint_id else self.policy_id
+
+
 class EvaluationScope(Described):
     """Settings that a person requests and a run keeps as they are."""
 
@@ -58,6 +74,8 @@ class EvaluationPlan(EvaluationScope, frozen=True):
     """Maximum number of concurrent episodes per worker; fewer during an overload."""
     judge_ids: list[str] = Field(default=[], max_length=16)
     """Judges that grade the rollouts at the end of the run."""
+    opponent: Opponent | None = None
+    """Environments with seats only. Default: the manifest's script takes the other seats."""
 
     @property
     def rollouts(self) -> int:

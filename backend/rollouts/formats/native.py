@@ -27,7 +27,7 @@ _INTEGERS = (
 _NUMBERS = ("reward", "advantage", "cost", *(name for name, field in MEASURED.items() if not field.is_whole))
 _TIMES = ("started_at", "ended_at")
 _PLAIN = (*_TEXTS, *_INTEGERS, *_NUMBERS, *_TIMES, "is_truncated")
-_JSON = ("metrics", "opening", "steps", "tokens")
+_JSON = ("metrics", "opening", "steps", "tokens", "seats")
 _TASK = {"task_split": "split", "task_index": "index", "task_level": "level", "task_seed": "seed"}
 _MESSAGE = ("role", "content", "reasoning")
 

@@ -6,8 +6,9 @@ import time
 from itertools import chain, zip_longest
 
 from backend.domain.environments.branches import Branch, described, grader_branches, read_sources
+from backend.domain.environments.manifest import PLATFORM_COLUMNS
 from backend.domain.errors import RolloutError, SandboxError
-from backend.domain.rollouts.rollout import Rollout
+from backend.domain.rollouts.rollout import Rollout, columns_over_episode
 from backend.domain.statistics import wilson
 from workers.environments.checks.base import (
     TOLERANCE,
@@ -20,7 +21,7 @@ from workers.environments.checks.base import (
     warned,
 )
 from workers.environments.checks.policies import DEGENERATE, SCRIPTS
-from workers.environments.checks.subject import CONCURRENCY, CheckSubject, actions_of
+from workers.environments.checks.subject import CONCURRENCY, CheckSubject, actions_of, rewards_of
 from workers.environments.client import EnvServer
 from workers.environments.inside.recorder import NOT_RECORDED
 
@@ -104,11 +105,17 @@ async def _record(
             differing.append(answer)
             return
         steps = [step for step in answer.steps if step.action is not None and step.note is None]
-        pairs = [
-            (response.rewards.get(name, 0.0), value)
-            for step, response in zip(steps, responses, strict=False)
-            for name, value in step.rewards.items()
-        ]
+        rows = rewards_of(answer, responses)
+        if answer.seats is None:
+            pairs = [
+                (row.get(name, 0.0), value)
+                for step, row in zip(steps, rows, strict=False)
+                for name, value in step.rewards.items()
+            ]
+        else:  # a step's rewards are those of several actions
+            declared = [column for column in subject.manifest.columns if column.name not in PLATFORM_COLUMNS]
+            now_by_column = columns_over_episode(declared, rows)
+            pairs = [(now, answer.columns.get(name, 0.0)) for name, now in now_by_column.items()]
         if any(abs(now - before) > 4 * subject.noise + TOLERANCE for now, before in pairs):
             differing.append(answer)
 

@@ -22,7 +22,7 @@ from workers.environments.checks.base import (
     passed,
     warned,
 )
-from workers.environments.checks.subject import CheckSubject, actions_of
+from workers.environments.checks.subject import CheckSubject, actions_of, rewards_of
 from workers.environments.client import EnvServer, Observation
 
 SAMPLES = 16
@@ -235,7 +235,7 @@ async def rescore_equal(subject: CheckSubject) -> CheckFinding:
     different = []
     for rollout in samples:
         responses = await subject.stored_replay(rollout)
-        now = columns_over_episode(subject.manifest.columns, [response.rewards for response in responses[1:]])
+        now = columns_over_episode(subject.manifest.columns, rewards_of(rollout, responses[1:]))
         for name in names:
             if abs(now[name] - rollout.columns.get(name, 0.0)) > subject.noise + COLUMN_ROUNDING:
                 different.append((rollout, name, now[name]))

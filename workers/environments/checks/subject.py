@@ -10,7 +10,7 @@ from typing import Any
 from backend.domain.environments.answers import AnswerForm
 from backend.domain.environments.fixtures import JudgedFixture
 from backend.domain.environments.manifest import Manifest
-from backend.domain.rollouts.rollout import Rollout, TaskSpec, task_of
+from backend.domain.rollouts.rollout import Rollout, Step, TaskSpec, task_of
 from backend.domain.vocabulary import Phase, Split
 from workers.environments.checks.policies import DEGENERATE, ORDER, SCRIPTS
 from workers.environments.client import EnvServer, EnvSession, Observation
@@ -219,5 +219,23 @@ class CheckSubject:
 
 
 def actions_of(rollout: Rollout) -> list[dict[str, Any]]:
-    """Return the actions that reached the environment."""
-    return [step.action for step in rollout.steps if step.action is not None and step.note is None]
+    """Return the actions that reached the environment, of all seats."""
+
+    def made(steps: Sequence[Step]) -> list[dict[str, Any]]:
+        return [step.action for step in steps if step.action is not None and step.note is None]
+
+    if rollout.seats is None:
+        return made(rollout.steps)
+    left = {rollout.seats.seat: iter(made(rollout.steps))}
+    left |= {play.seat: iter(made(play.steps)) for play in rollout.seats.others}
+    return [action for seat in rollout.seats.order if (action := next(left[seat], None)) is not None]
+
+
+def rewards_of(rollout: Rollout, responses: Sequence[Observation]) -> list[dict[str, float]]:
+    """Return the rewards of the responses to the rollout's actions, those of its seat if there are several."""
+    if rollout.seats is None:
+        return [response.rewards for response in responses]
+    seat, rows = rollout.seats.seat, []
+    for mover, response in zip(rollout.seats.order, responses, strict=False):
+        rows.append(response.rewards if mover == seat else response.metadata.get("seats", {}).get(seat, {}))
+    return rows
