@@ -84,7 +84,7 @@ def _set_title(words: Sequence[str]) -> None:
     """Show these words as the command line, in the place of this process's own and no longer than that."""
     place = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47]
     start, end = map(int, place)
-    title = "\0".join(words).encode()[: end - start - 1]
+    title = "\0".join(words).encode()[: max(end - start - 1, 0)]  # some kernels report no place
     ctypes.memset(start, 0, end - start)
     ctypes.memmove(start, title, len(title))
 

@@ -3,7 +3,6 @@
 import asyncio
 from typing import TYPE_CHECKING, Annotated
 
-import httpx
 from fastapi import Depends, FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
@@ -83,6 +82,8 @@ class ToolServer:
         """Send the operation's request inside this process, with the caller's token."""
         assert context.request is not None
         headers = {"Authorization": context.request.headers["authorization"]}
+        import httpx  # only agents need it
+
         transport = httpx.ASGITransport(self._app, raise_app_exceptions=False, client=context.request.client or ("", 0))
         base_url = str(context.request.base_url)
         async with httpx.AsyncClient(transport=transport, base_url=base_url, timeout=60.0) as client:

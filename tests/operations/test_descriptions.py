@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 import backend.app  # noqa: F401 - all models
-from backend.domain.described import DESCRIBED, Described
+from backend.domain.described import Described
 
 
 class Read(Described):
@@ -63,10 +63,11 @@ def test_fields_are_described_as_pydantic_does() -> None:
 def test_dataclasses_in_responses_describe_their_fields_too() -> None:
     found = {each for model in _subclasses(Described) for each in _dataclasses_in(model)}
     assert len(found) > 10
+    pydantics = ConfigDict(use_attribute_docstrings=True)
     for each in found:
-        plain, described = (create_model("Holder", __config__=config, held=(each, ...)) for config in (None, DESCRIBED))
+        plain, described = (create_model("Holder", __config__=config, held=(each, ...)) for config in (None, pydantics))
         same = plain.model_json_schema() == described.model_json_schema()
-        assert same, f"set `__pydantic_config__ = DESCRIBED` in {each.__module__}.{each.__name__}"
+        assert same, f"decorate {each.__module__}.{each.__name__} with `described`"
 
 
 def _subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
