@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 ROOM = 64
 """Tokens for which a cache makes room at once. To copy the whole cache for each token took a fifth of a step's time."""
 LEAST_PACKED = 1 << 16
-"""Weights of a layer from which its own layout in memory saves time."""
+"""Weights of a layer from which a layout of its own is worth the copy."""
 USUAL_ROWS = 32
 """Rows of a product that the layout is chosen for."""
 PACKED_ATTENTION = "sdpa_packed"  # its name in transformers

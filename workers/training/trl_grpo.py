@@ -32,6 +32,7 @@ from workers.training.grpo_batch import STEP_PARTS, GrpoRun, GrpoStep, PlayedBat
 from workers.training.heartbeats import ACTIVITY
 from workers.training.ranks import play_for_leader
 from workers.training.sharding import gather_weights, shard_weights
+from workers.training.shared_prompts import can_share_prompts, score_completions
 from workers.training.teacher import TEACHER_KL
 from workers.training.trl_base import StageListener, TimedTrainer, parts_of_step, shared_arguments, timed
 
@@ -153,6 +154,7 @@ class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
                 _skip_padding_positions(model)
         self._token_advantages, self._importance_limit = token_advantages, importance_limit
         self._scored: dict[str, torch.Tensor] | None = None
+        self._can_share = self.accelerator.num_processes == 1 and can_share_prompts(self.model)
         self.ratios = NO_RATIOS
         """Training probabilities divided by sampling probabilities, in this step."""
 
@@ -188,9 +190,16 @@ class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
         finally:
             self._scored = None
 
-    def _get_per_token_logps_and_entropies(self, *arguments: object, **named: object) -> tuple[torch.Tensor, ...]:
+    def _get_per_token_logps_and_entropies(
+        self, model: PreTrainedModel, *arguments: Any, **named: object
+    ) -> tuple[torch.Tensor | None, ...]:
+        result: tuple[Any, ...] | None = None
         with self.clock.counts("forward"):
-            result: tuple[torch.Tensor, ...] = super()._get_per_token_logps_and_entropies(*arguments, **named)
+            if self._scored is not None and self._can_share:
+                with self.accelerator.autocast():
+                    shared = score_completions(model, *arguments)
+                result = None if shared is None else (*shared, None)
+            result = result or super()._get_per_token_logps_and_entropies(model, *arguments, **named)
         if (scored := self._scored) is not None:
             mask_BT = scored["completion_mask"] * scored.get("tool_mask", 1)
             change_BT = (result[0].detach() - scored["sampling_per_token_logps"]).clamp(max=HIGHEST_LOG_RATIO)
