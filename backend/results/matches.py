@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from backend.domain.described import DESCRIBED
+from backend.domain.described import described
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.statistics import Estimate, estimate_of
 from backend.runs.tables import Run
@@ -28,10 +28,9 @@ FROM (SELECT avg(score) AS score FROM ({_GAMES}) AS games GROUP BY group_id) AS 
 
 
 @dataclass(frozen=True, slots=True)
+@described
 class SeatResult:
     """Games of the run's policy on one seat."""
-
-    __pydantic_config__ = DESCRIBED
 
     seat: str
     wins: int
@@ -44,10 +43,9 @@ class SeatResult:
 
 
 @dataclass(frozen=True, slots=True)
+@described
 class MatchResult:
     """How a run's policy did against others."""
-
-    __pydantic_config__ = DESCRIBED
 
     opponent: str
     """Empty: the script of the environment."""
