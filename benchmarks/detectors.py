@@ -81,7 +81,7 @@ def _speed(options: Options) -> Iterator[Measure]:
             spent = sum(pool.map(_detect_in_child, runs))
         seconds.append((time.perf_counter() - began) * 100_000 / total)
         cpu.append(1000 * spent / total)
-    yield Measure(f"100,000 stored rollouts, {PROCESSES} processes", "s", seconds, target=120)
+    yield Measure(f"100,000 stored rollouts, {PROCESSES} processes", "s", seconds, target=60)
     yield Measure("CPU of the detection job", "ms/rollout", cpu)
 
 
@@ -90,7 +90,7 @@ async def _play_version(version: EnvironmentVersion, count: int) -> list[Rollout
     async with EnvHost(get_settings().envhost_address) as host:
         await host.prepare(version.content_hash, version.files)
         async with host.lease(version.content_hash, manifest.proctor.resources) as server:
-            return await _play(server, manifest, RandomizedPolicy(honest, 0), count, first=0, seed=0)
+            return await play(server, manifest, RandomizedPolicy(honest, 0), count, first=0, seed=0)
 
 
 def _store(version: EnvironmentVersion, kind: RunKind, count: int, played: Sequence[Rollout]) -> uuid.UUID:
@@ -158,12 +158,12 @@ async def _judge_environment(name: str, hacks: Sequence["Hack"]) -> list[tuple["
         await host.prepare(content_hash(files), files)
         async with host.lease(content_hash(files), manifest.proctor.resources) as server:
 
-            async def play(write: Write, seed: int, rollouts: int) -> list[Rollout]:
+            async def play_with(write: Write, seed: int, rollouts: int) -> list[Rollout]:
                 policy = RandomizedPolicy(write, seed)
-                return await _play(server, manifest, policy, rollouts, first=seed * 100_000, seed=seed)
+                return await play(server, manifest, policy, rollouts, first=seed * 100_000, seed=seed)
 
-            innocent = await play(honest, SEED, 9 * count)
-            hacking = [await play(hack.write, SEED + 1, count) for hack in hacks]
+            innocent = await play_with(honest, SEED, 9 * count)
+            hacking = [await play_with(hack.write, SEED + 1, count) for hack in hacks]
     return [(hack, _judge(manifest, files, innocent, played)) for hack, played in zip(hacks, hacking, strict=True)]
 
 
@@ -186,7 +186,7 @@ def _judge(
     )
 
 
-async def _play(
+async def play(
     server: EnvServer, manifest: Manifest, policy: Policy, count: int, *, first: int, seed: int
 ) -> list[Rollout]:
     """Play training tasks from number `first` on, one rollout each."""

@@ -7,17 +7,22 @@ Repeats: 1. Runs are deterministic for a seed.
     python -m benchmarks.false_alarms --only instruct   # the runs whose preset or environment contains this text
 
 The environments have no known hole, so every flag is false. Models are trained from scratch by the presets: a complete
-`tictactoe-demo`, a shortened `tictactoe-mastery`, and `quick` on three other built-in environments. Three further runs
-train SmolLM2-135M-Instruct with an adapter, for a few steps. They are skipped if its weights are not installed
-(`make instruct`).
+`tictactoe-demo`, a shortened `tictactoe-mastery`, and `quick` on three other built-in environments. On the same three,
+SmolLM2-135M-Instruct plays 200 training tasks each, served by llama.cpp. This part is skipped if the model is not
+installed (`make instruct`).
 """
 
 import argparse
+import asyncio
+import json
 import logging
+import subprocess
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -26,13 +31,24 @@ from sqlalchemy import func, select
 
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
+from backend.domain.detectors.run_view import context_of, row_of
+from backend.domain.detectors.spec import FlagDraft
+from backend.domain.environments.manifest import read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash
+from backend.domain.runs.plans import Sampling
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import RolloutStatus, Severity
+from backend.environments.library import load_package
 from backend.rollouts.tables import Rollout
+from backend.settings import get_settings
+from benchmarks.detectors import play
 from benchmarks.harness import Measure, Options, import_built_in, installation, print_table
 from benchmarks.training import train_run
+from workers.detectors.scanner import RunScanner
+from workers.environments.client import EnvHost
 from workers.models.gguf_base import PACKAGED
+from workers.policies.openai_api import Endpoint, OpenAiPolicy
 
 REPEATS = 1
 LIMIT_SECONDS = 3 * 3600
@@ -43,12 +59,6 @@ SHORT: Mapping[str, Any] = {
     "gate": {"minimum_success": 0, "minimum_format": 0, "minimum_reward": None},
     "heldout": {"every": 60, "tasks": 100},
 }
-FEW_STEPS: Mapping[str, Any] = {
-    "grpo": {"steps": 3, "tasks_per_step": 8, "group_size": 8, "micro_batches": 8},
-    "heldout": {"every": 3, "tasks": 20},
-    "concurrency": 16,
-}
-ALL_LEVELS: Mapping[str, Any] = {"sft": {"script_where": ""}, "grpo": {**FEW_STEPS["grpo"], "levels": None}}
 Setup = tuple[str, str, Mapping[str, Any]]
 """Environment, preset, and changed settings."""
 RUNS: tuple[Setup, ...] = (
@@ -58,16 +68,15 @@ RUNS: tuple[Setup, ...] = (
     ("tictactoe", "tictactoe-mastery", SHORT),
     ("tictactoe", "tictactoe-demo", {}),
 )
-INSTRUCT_RUNS: tuple[Setup, ...] = (
-    ("arithmetic_ladder", "instruct-135m-quick", FEW_STEPS),
-    ("reverse_text", "instruct-135m-quick", {**FEW_STEPS, **ALL_LEVELS}),
-    ("number_guess", "instruct-135m-quick", {**FEW_STEPS, **ALL_LEVELS}),
-)
+INSTRUCT_MODEL = PACKAGED["smollm2-135m-instruct"]
+INSTRUCT_ENVIRONMENTS = ("arithmetic_ladder", "reverse_text", "number_guess")
+INSTRUCT_TASKS = 200
 
 
 def measure(options: Options) -> Iterator[Measure]:
-    runs = RUNS + (INSTRUCT_RUNS if has_instruct_model() else ())
-    yield from measure_runs(runs[: options.size(len(runs), 1)])
+    yield from measure_runs(RUNS[: options.size(len(RUNS), 1)])
+    if find_spec(INSTRUCT_MODEL.module) and not options.is_quick:
+        yield from measure_instruct_model()
 
 
 def main() -> int:
@@ -76,15 +85,55 @@ def main() -> int:
     chosen = parser.parse_args().only
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     logging.disable(logging.WARNING)
-    runs = [run for run in RUNS + INSTRUCT_RUNS if chosen in f"{run[1]} {run[0]}"]
-    if any(run in INSTRUCT_RUNS for run in runs) and not has_instruct_model():
-        raise SystemExit("The instruct model is not installed. Run `make instruct` once.")
-    print_table(Console(), "false alarms", list(measure_runs(runs)))
+    runs = [run for run in RUNS if chosen in f"{run[1]} {run[0]}"]
+    measures = list(measure_runs(runs)) if runs else []
+    if chosen in "instruct":
+        measures += measure_instruct_model()
+    print_table(Console(), "false alarms", measures)
     return 0
 
 
-def has_instruct_model() -> bool:
-    return all(find_spec(model.module) for model in PACKAGED.values())
+def measure_instruct_model() -> Iterator[Measure]:
+    """Scan what the instruct model replies in each environment."""
+    found = find_spec(INSTRUCT_MODEL.module)
+    if not found or not found.submodule_search_locations:
+        raise SystemExit("The instruct model is not installed. Run `make instruct` once.")
+    file = Path(found.submodule_search_locations[0]) / INSTRUCT_MODEL.file
+    request = {"folder": str(file), "name": "instruct", "host": "127.0.0.1", "port": 0, "token": ""}
+    command = [sys.executable, "-m", "workers.models.serve_gguf"]
+    with installation(), subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write(json.dumps(request))
+            child.stdin.close()
+            url = f"http://127.0.0.1:{json.loads(child.stdout.readline())['port']}/v1"
+            for name in INSTRUCT_ENVIRONMENTS:
+                rows, drafts = asyncio.run(_scan_replies(name, url))
+                flagged = {draft.rollout_id for draft in drafts} - {None}
+                by = Counter(draft.detector for draft in drafts)
+                note = f"{len(flagged)} of {rows}" + "".join(f", {each} {number}" for each, number in by.most_common())
+                title = f"instruct model, {name}: rollouts flagged"
+                yield Measure(title, "share", [len(flagged) / max(rows, 1)], target=TARGET, note=note)
+        finally:
+            child.terminate()
+
+
+async def _scan_replies(name: str, url: str) -> tuple[int, list[FlagDraft]]:
+    """Return the number of completed rollouts and all flags."""
+    files = load_package(name)
+    manifest = read_manifest(files[MANIFEST_PATH])
+    endpoint = Endpoint(url, "instruct", is_own=True, timeout_seconds=300)
+    policy = OpenAiPolicy(endpoint, Sampling(max_tokens_per_turn=48))
+    try:
+        async with EnvHost(get_settings().envhost_address) as host:
+            await host.prepare(content_hash(files), files)
+            async with host.lease(content_hash(files), manifest.proctor.resources) as server:
+                played = await play(server, manifest, policy, INSTRUCT_TASKS, first=0, seed=0)
+    finally:
+        await policy.aclose()
+    rows = [row for rollout in played if (row := row_of(uuid.uuid4(), rollout))]
+    return len(rows), RunScanner(context_of(manifest, files, has_steps=False)).scan(0, rows)
 
 
 def measure_runs(runs: Sequence[Setup]) -> Iterator[Measure]:

@@ -77,3 +77,15 @@ def test_limits_stay_within_zero_and_one() -> None:
     assert (none.value, none.low, every.value, every.high) == (0.0, 0.0, 1.0, 1.0)
     assert none.high < 0.5 < every.low + 0.4
     assert rogan_gladen(50, 200, ReviewedShare(0.5, 20), ReviewedShare(0.4, 20)) is None
+
+
+def test_the_rate_of_negatives_has_the_mirrored_limits() -> None:
+    sensitivity, specificity = ReviewedShare(0.9, 20), ReviewedShare(1.0, 60)
+    rate, negatives = rogan_gladen(20, 200, sensitivity, specificity), rogan_gladen(180, 200, specificity, sensitivity)
+    assert rate is not None
+    assert negatives is not None
+    assert (1 - rate.value, 1 - rate.high, 1 - rate.low) == pytest.approx(
+        (negatives.value, negatives.low, negatives.high)
+    )
+    # none of 60 honest rollouts was marked, so up to 1 - 0.025 ** (1 / 60) = 6% may be, and that many of the 10% marked
+    assert rate.low == pytest.approx(0.1 - 0.06, abs=0.03)

@@ -35,7 +35,10 @@ runs, the apparent rate p is corrected to (p + specificity − 1) / (sensitivity
 1978, American Journal of Epidemiology 107, 71). It rises with p and specificity and falls with sensitivity, so its
 lower limit is a quantile over lower draws of p and specificity and upper draws of sensitivity, and vice versa. Draws
 that are no better than chance count as 0 or 1, and a share on which all verdicts agree is treated as above, unless
-several of them widen both sides. Lang and Reiczigel's (2014, Preventive Veterinary Medicine 113, 13) adjusted limits
+several of them widen both sides. A rate above a half is one minus the rate of the negatives. A rate below depends on
+the specificity most, and a single share is not smoothed by others: without a false positive its limit is the exact one,
+as in the modified interval of Brown, Cai and DasGupta (2001, §4.1.2), and a sensitivity of 1 lends only half of its
+tail. Lang and Reiczigel's (2014, Preventive Veterinary Medicine 113, 13) adjusted limits
 are wider: `benchmarks/calibration.py` shows both.
 """
 
@@ -73,10 +76,15 @@ class ReviewedShare:
         """Whether all verdicts agree."""
         return not 0.0 < self.share < 1.0
 
-    def draw(self, dice: np.random.Generator) -> Draws:
-        """Return draws from the lower and from the upper confidence distribution. No lower one is above its upper."""
+    def draw(self, dice: np.random.Generator, *, has_exact_ends: bool = False) -> Draws:
+        """Return draws from the lower and from the upper confidence distribution. No lower one is above its upper.
+
+        `has_exact_ends`: where all verdicts agree, the limit is the exact one.
+        """
         hits, misses = self.share * self.count, max(0.0, (1 - self.share) * self.count)
         at_low, at_high = SPLIT * min(1.0, hits), SPLIT * min(1.0, misses)
+        if has_exact_ends:
+            at_low, at_high = at_low * min(1.0, misses), at_high * min(1.0, hits)
         shapes = hits + at_low, 1 - at_low - at_high, misses + at_high
         below, between, above = (dice.standard_gamma(shape, DRAWS) for shape in shapes)
         total = below + between + above
@@ -170,33 +178,49 @@ def predict(strata: Sequence[Stratum], known: float = 0.0) -> Corrected:
 
 def rogan_gladen(positive: int, count: int, sensitivity: ReviewedShare, specificity: ReviewedShare) -> Corrected | None:
     """Correct a rate of positives by shares that were measured elsewhere; None if the test is no better than chance."""
-    import numpy as np
-
     youden = sensitivity.share + specificity.share - 1
     if youden <= 0.0 or not count:
         return None
+    value = min(1.0, max(0.0, (positive / count + specificity.share - 1) / youden))
+    if value <= 0.5:
+        low, high = _limits_of_rare(ReviewedShare(positive / count, count), sensitivity, specificity)
+    else:  # the same for the share of negatives
+        above, below = _limits_of_rare(ReviewedShare(1 - positive / count, count), specificity, sensitivity)
+        low, high = 1 - below, 1 - above
+    return Corrected(value, min(value, low), max(value, high))
+
+
+def _limits_of_rare(
+    apparent: ReviewedShare, sensitivity: ReviewedShare, specificity: ReviewedShare
+) -> tuple[float, float]:
+    """Return the limits of a rate of at most a half, which depends on the specificity more than on the sensitivity."""
+    import numpy as np
+
     dice = np.random.default_rng(0)
-    shares = (ReviewedShare(positive / count, count), sensitivity, specificity)
-    drawn = [share.draw(dice) for share in shares]
+    shares = (apparent, sensitivity, specificity)
+    drawn = [share.draw(dice, has_exact_ends=share is specificity) for share in shares]
     fixed = [(np.full(DRAWS, s.share),) * 2 if s.is_extreme else d for s, d in zip(shares, drawn, strict=True)]
 
-    def rates(apparent: Draws, true: Draws, false: Draws) -> Draws:
+    def rates(positives: Draws, true: Draws, false: Draws) -> Draws:
         limits = []
         for side, unknown in enumerate((0.0, 1.0)):
             informed = true[1 - side] + false[side] - 1
-            rate = (apparent[side] + false[side] - 1) / np.maximum(informed, 1e-12)
+            rate = (positives[side] + false[side] - 1) / np.maximum(informed, 1e-12)
             limits.append(np.where(informed > 0, np.clip(rate, 0.0, 1.0), unknown))
         return limits[0], limits[1]
 
     # Shares at the ends that only widen the lower side, and only the upper one. With both, the limits may err together.
     widened = {bool(share.share) is not (share is sensitivity) for share in shares if share.is_extreme}
-    low, high = _limits(rates(*drawn), rates(*fixed) if len(widened) == 1 else None)
-    value = min(1.0, max(0.0, (positive / count + specificity.share - 1) / youden))
-    return Corrected(value, min(value, low), max(value, high))
+    attainable = rates(*fixed) if len(widened) == 1 else None
+    return _limits(rates(*drawn), attainable, strength=0.5 if sensitivity.is_extreme else 1.0)
 
 
-def _limits(draws: Draws, attainable: Draws | None) -> tuple[float, float]:
-    """Return quantiles of lower and of upper draws. `attainable`: with the shares on which all verdicts agree fixed."""
+def _limits(draws: Draws, attainable: Draws | None, *, strength: float = 1.0) -> tuple[float, float]:
+    """Return quantiles of lower and of upper draws.
+
+    `attainable`: with the shares on which all verdicts agree fixed. `strength`: the part of an unattainable tail that
+    the other side gets.
+    """
     import numpy as np
 
     tail = (1 - CONFIDENCE) / 2
@@ -205,5 +229,6 @@ def _limits(draws: Draws, attainable: Draws | None) -> tuple[float, float]:
     if attainable is not None:
         above = min(tail, float(np.mean(attainable[1] > high)))
         below = min(tail, float(np.mean(attainable[0] < low)))
-        low, high = np.quantile(lower, 2 * tail - above), np.quantile(upper, 1 - 2 * tail + below)
+        low = np.quantile(lower, tail + strength * (tail - above))
+        high = np.quantile(upper, 1 - tail - strength * (tail - below))
     return float(low), float(high)
