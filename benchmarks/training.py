@@ -5,8 +5,9 @@ Units: seconds and CPU seconds per step; tokens/s and tokens per CPU second; sha
 Repeats: 3 training runs of 10 steps and 3 rounds of 144 episodes, all sides in alternation.
 
 All sides have the same weights, tasks and settings: tic-tac-toe, 18 tasks × 8 episodes, 0.1 million parameters, one
-thread. As in the preset `tictactoe-demo`, two env servers have room for all episodes of a step at a time. Proctor's side is a whole training run with env host, sandbox, stored rollouts, detectors and alarms; the peer
-stores nothing. CPU seconds count all processes, and depend less than the clock on what else the machine is doing.
+thread. As in the preset `tictactoe-demo`, two env servers have room for all episodes of a step at a time. Proctor's
+side is a whole training run with env host, sandbox, stored rollouts, detectors and alarms; the peer stores nothing. CPU
+seconds count all processes, and depend less than the clock on what else the machine is doing.
 """
 
 import gc
