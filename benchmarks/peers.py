@@ -2,7 +2,7 @@
 
 Nothing here imports Proctor, and each function imports what only its own interpreter has:
 
-    python peers.py openenv URL SESSIONS FRAMES CHOICES FIELD         # OpenEnv's client: frames/s
+    python peers.py openenv URL SESSIONS FRAMES CHOICES FIELD         # OpenEnv's client: frames/s, CPU
     python peers.py verifiers TURNS COUNT CONCURRENCY URL             # verifiers: rollouts/s, CPU and memory
     python peers.py endpoint                                          # a model server that answers at once
 
@@ -172,8 +172,8 @@ async def play_verifiers(turns: int, count: int, concurrency: int, url: str) -> 
     }
 
 
-async def play_openenv(url: str, sessions: int, frames: int, choices: str, field: str) -> float:
-    """Play the first legal choice through OpenEnv's GenericEnvClient and return frames/s."""
+async def play_openenv(url: str, sessions: int, frames: int, choices: str, field: str) -> dict[str, float]:
+    """Play the first legal choice through OpenEnv's GenericEnvClient. `other_cpu`: CPU seconds before and after."""
     from openenv.core import GenericEnvClient
 
     clients = [GenericEnvClient(base_url=url) for _ in range(sessions)]
@@ -191,12 +191,12 @@ async def play_openenv(url: str, sessions: int, frames: int, choices: str, field
                 count += 1
         return count
 
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     counts = await asyncio.gather(*(play(client, number) for number, client in enumerate(clients)))
-    rate = sum(counts) / (time.perf_counter() - began)
+    rate, cpu = sum(counts) / (time.perf_counter() - began), time.process_time() - cpu
     for client in clients:
         await client.close()
-    return rate
+    return {"frames": sum(counts), "frames_per_second": rate, "other_cpu": time.process_time() - cpu}
 
 
 async def cpu_of_calls(call: Callable[[], Awaitable[object]], count: int, concurrency: int) -> float:
@@ -285,6 +285,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["openenv", url, sessions, frames, choices, field]:
             _print(asyncio.run(play_openenv(url, int(sessions), int(frames), choices, field)))
+            os._exit(0)  # the end of the interpreter is not part of the measurement
         case ["verifiers", turns, count, concurrency, url]:
             import uvloop
 

@@ -1,7 +1,7 @@
 """Measure what isolation costs: a sandboxed program, an environment server, a session and a frame.
 
 Peers: a fresh Python interpreter without a sandbox; OpenEnv's GenericEnvClient on the same plain server.
-Units: ms and executions/s; seconds per server; frames/s and µs of the client's CPU per frame.
+Units: ms and executions/s; seconds per server; frames/s and µs of CPU per frame.
 Repeats: 3, both sides in alternation.
 """
 
@@ -28,7 +28,16 @@ from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import Split
 from backend.environments.library import load_package
 from backend.settings import PROJECT_ROOT, get_settings
-from benchmarks.harness import START_SECONDS, Measure, Options, alternate, installation, json_from, percentile
+from benchmarks.harness import (
+    START_SECONDS,
+    Measure,
+    Options,
+    alternate,
+    installation,
+    json_from,
+    percentile,
+    tree_cpu_seconds,
+)
 from proctor_sandbox import Limits, execute
 from proctor_sandbox.probe import run_on_inputs
 from workers.environments.client import EnvHost, EnvServer
@@ -62,10 +71,11 @@ def measure(options: Options) -> Iterator[Measure]:
         yield from asyncio.run(_env_host(environment, options))
     with _plain_server(files) as url:
         for sessions in (1, 32):
+            cpu: dict[str, list[float]] = {"plain": [], "shared": [], "peer": []}
             sides: dict[str, Callable[[], float]] = {
-                "plain": functools.partial(_wire_rate, environment, url, sessions, is_shared=False),
-                "shared": functools.partial(_wire_rate, environment, url, sessions, is_shared=True),
-                "peer": functools.partial(_openenv_rate, environment, url, sessions),
+                "plain": functools.partial(_wire_rate, environment, url, sessions, cpu["plain"], is_shared=False),
+                "shared": functools.partial(_wire_rate, environment, url, sessions, cpu["shared"], is_shared=True),
+                "peer": functools.partial(_openenv_rate, environment, url, sessions, cpu["peer"]),
             }
             rates = alternate(options.repeats, sides)
             name = f"frames without sandbox, {sessions} session{'s' * (sessions > 1)}"
@@ -79,6 +89,8 @@ def measure(options: Options) -> Iterator[Measure]:
                 higher_is_better=True,
                 target_ratio=target,
             )
+            for side, title in (("plain", "plain wire"), ("shared", "one connection")):
+                yield Measure(f"CPU of client and server, {name}, {title}", "µs/frame", cpu[side], cpu["peer"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +250,19 @@ def _runtime() -> str:
     return str(get_settings().runtime_python.absolute())
 
 
-def _wire_rate(environment: Environment, url: str, sessions: int, *, is_shared: bool) -> float:
-    """Return the frames/s of Proctor's own client, with a connection per session or one for all."""
+def _wire_rate(environment: Environment, url: str, sessions: int, cpu: list[float], *, is_shared: bool) -> float:
+    """Return the frames/s of Proctor's own client, with a connection per session or one for all.
+
+    Adds the µs of CPU per frame of client and server to `cpu`.
+    """
+    before = tree_cpu_seconds()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:  # as in a worker
-        return runner.run(_play_over_wires(environment, url, sessions, is_shared=is_shared))
+        frames, rate = runner.run(_play_over_wires(environment, url, sessions, is_shared=is_shared))
+    cpu.append(1e6 * (tree_cpu_seconds() - before) / frames)
+    return rate
 
 
-async def _play_over_wires(environment: Environment, url: str, sessions: int, *, is_shared: bool) -> float:
+async def _play_over_wires(environment: Environment, url: str, sessions: int, *, is_shared: bool) -> tuple[int, float]:
     frames = environment.frames // sessions
 
     async def play(wire: Wire, number: int) -> int:
@@ -272,11 +290,14 @@ async def _play_over_wires(environment: Environment, url: str, sessions: int, *,
         await asyncio.gather(*(wire.close() for wire in wires))
         if shared is not None:
             await shared.close()
-        return rate
+        return sum(counts), rate
 
 
-def _openenv_rate(environment: Environment, url: str, sessions: int) -> float:
+def _openenv_rate(environment: Environment, url: str, sessions: int, cpu: list[float]) -> float:
     action = environment.manifest.proctor.agent.action
     program = [_runtime(), "-P", str(PROJECT_ROOT / "benchmarks/peers.py"), "openenv"]
     arguments = [url, str(sessions), str(environment.frames), str(action.choices), str(action.field)]
-    return float(json_from([*program, *arguments]))
+    before = tree_cpu_seconds()
+    played = json_from([*program, *arguments])
+    cpu.append(1e6 * (tree_cpu_seconds() - before - played["other_cpu"]) / played["frames"])
+    return float(played["frames_per_second"])
