@@ -183,14 +183,12 @@ def train_run(version: EnvironmentVersion, choices: dict[str, Any]) -> tuple[uui
 @contextmanager
 def _collecting() -> Iterator[None]:
     """Collect garbage as a process of `workers.begin` does. Peers keep Python's own settings."""
-    thresholds = gc.get_threshold()
     with without_collection():
         pass
     try:
         yield
     finally:
         gc.unfreeze()
-        gc.set_threshold(*thresholds)
 
 
 def _parts_of(run_id: uuid.UUID) -> dict[str, float]:

@@ -5,24 +5,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-YOUNG = 10_000
-"""New objects that a collection waits for, in a process that began within `without_collection`."""
-
 
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Collect no garbage within this context, and never what exists at its end.
 
     While modules are imported, nothing is garbage, and scanning everything repeatedly takes a fifth of the time.
-    Modules stay, so later collections need not scan them either. They come at each `YOUNG` new objects instead of 700:
-    hundreds of episodes at a time have more alive than that, and looking through them took a sixth of their time.
+    Modules stay, so later collections need not scan them either.
     """
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        gc.set_threshold(YOUNG)
         gc.enable()
 
 

@@ -1,4 +1,4 @@
-"""Variables and garbage collection of a worker's separate processes."""
+"""Variables of a worker's separate processes."""
 
 import os
 import subprocess
@@ -7,19 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from backend.core.imports import YOUNG
 from backend.settings import PROJECT_ROOT
 
 
 @pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_its_threads_sleep_while_they_wait_unless_told_otherwise_and_it_rarely_looks_for_garbage(
+def test_its_threads_sleep_while_they_wait_unless_told_otherwise(
     given: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "waiting.py").write_text(
-        "import gc\nimport os\n\n\ndef main():\n"
-        "    print(os.environ['OMP_WAIT_POLICY'], gc.isenabled(), gc.get_threshold()[0], gc.get_freeze_count() > 999)\n"
-    )
+    (tmp_path / "waiting.py").write_text("import os\n\n\ndef main():\n    print(os.environ['OMP_WAIT_POLICY'])\n")
     variables = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(PROJECT_ROOT)]), **given}
     command = [sys.executable, "-m", "workers.begin", "waiting"]
     printed = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert printed.stdout.split() == [expected, "True", str(YOUNG), "True"]
+    assert printed.stdout.strip() == expected
