@@ -1,4 +1,4 @@
-"""A whole self-play run on the duel, and its like that was killed in the middle."""
+"""A whole self-play run on the duel, another that was killed in the middle, and its checkpoints as opponents."""
 
 import uuid
 
@@ -8,12 +8,30 @@ from sqlalchemy.orm import undefer
 
 from backend.core.session import transaction
 from backend.domain.vocabulary import Phase, RunStatus
+from backend.environments.tables import EnvironmentVersion
+from backend.policies.tables import Policy
 from backend.rollouts.tables import Group, Rollout
+from backend.settings import get_settings
 from backend.training.league import league_of
+from tests.factories import make_policy, make_queued_evaluation
 from tests.training.conftest import built_in, checkpoints_of, kill_and_resume, make_run, points_of, run_of, weights_of
+from tests.training.forked import Child
+from workers.tasks import evaluations
 from workers.training.run import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module")
+def installation(shared_installation: None) -> None:
+    """All tests share the run."""
+
+
+@pytest.fixture(scope="module")
+def whole(installation: None) -> uuid.UUID:
+    run_id = duel()
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    return run_id
 
 
 def duel() -> uuid.UUID:
@@ -48,9 +66,7 @@ def games_of(run_id: uuid.UUID) -> list[tuple[int, int, int, str, str, list[str]
     return games
 
 
-def test_it_plays_past_checkpoints_and_resumes_bit_by_bit(installation: None) -> None:
-    whole, cut = duel(), duel()
-    assert train(whole).status is RunStatus.COMPLETED, run_of(whole).reason
+def test_it_plays_past_checkpoints_that_it_keeps(whole: uuid.UUID) -> None:
     games = games_of(whole)
     assert len(games) == 5 * 4 * 4
     assert {opponent for step, *_, opponent, _ in games if step <= 2} == {"sft 40"}
@@ -64,12 +80,34 @@ def test_it_plays_past_checkpoints_and_resumes_bit_by_bit(installation: None) ->
         league = league_of(session, whole)
     assert league is not None
     assert [member.name for member in league.members] == ["sft 40", "grpo 4"]  # grpo 2 left
-    checkpoints = checkpoints_of(whole)
-    assert checkpoints["grpo", 4].pruned_at is None  # although only the last one is kept
+    assert checkpoints_of(whole)["grpo", 4].pruned_at is None  # although only the last one is kept
 
+
+def test_it_resumes_bit_by_bit(whole: uuid.UUID) -> None:
+    cut = duel()
     kill_and_resume(cut, 3)
-    assert games_of(cut) == games
+    assert games_of(cut) == games_of(whole)
     curves, expected = points_of(cut), points_of(whole)
     names = [name for name in expected if name.startswith("league/")]
     assert {name: curves[name] for name in names} == {name: expected[name] for name in names}
-    assert weights_of(checkpoints_of(cut)["grpo", 5]) == weights_of(checkpoints["grpo", 5])
+    assert weights_of(checkpoints_of(cut)["grpo", 5]) == weights_of(checkpoints_of(whole)["grpo", 5])
+
+
+@pytest.mark.parametrize("is_scripted", [False, True])
+def test_its_checkpoints_are_opponents_in_evaluations(whole: uuid.UUID, is_scripted: bool) -> None:
+    rival = checkpoints_of(whole)["sft", 40]
+    opponent = {"policy_id": str(rival.policy_id), "checkpoint_id": str(rival.id), "name": "before GRPO"}
+    with transaction() as session:
+        version = session.get_one(EnvironmentVersion, run_of(whole).version_id)
+        policy = session.get_one(Policy, rival.policy_id)
+        if is_scripted:
+            policy = make_policy(session, configuration={"script": "gold"})
+        plan = {"tasks": 4, "group_size": 2, "concurrency": 8, "opponent": opponent}
+        run = make_queued_evaluation(session, version, policy, **plan)
+        run.checkpoint_id = None if is_scripted else checkpoints_of(whole)["grpo", 5].id
+        run_id = run.id
+    assert Child(evaluations.LOCAL_MODULE, str(run_id), log=get_settings().data / "match.log").wait(200) == 0
+    match = run_of(run_id).summary["match"]
+    assert isinstance(match, dict)
+    assert match["opponent"] == "before GRPO"
+    assert {each["seat"] for each in match["seats"]} == {"x", "o"}
