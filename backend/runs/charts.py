@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from backend.domain.training.configuration import Recipe
+from backend.domain.training.self_play import CURVES
 from backend.operations.schemas import Request
 from backend.runs.tables import Run
 
@@ -135,6 +136,8 @@ LEARNING = ("forward", "backward", "optimiser", "other", "idle")
 """Parts of a step's time."""
 OF_GRADIENT = frozenset({"entropy", "groups/no_variance", "loss", "grad_norm"})
 """Charts of a step's gradient, which rounds of rejection sampling do not have."""
+MOST_MEMBERS = 7
+"""Opponents of self-play whose ratings are drawn."""
 MACHINERY = (
     ("seconds", "Time of a step", "seconds", ("rollouts", "reward", *LEARNING)),
     ("seconds", "Time after a step", "seconds", ("storing", "detectors", "steering", "examination")),
@@ -210,6 +213,7 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
         *_rewards_by(known, "environment", ""),
         *_rewards_by(known, "level", "level "),
         *curriculum,
+        *_league(known),
         _single("entropy", "Entropy", "nats per token", low=0),
         _single("completions/mean_length", "Completion length", "tokens", low=0),
         Chart("groups/no_variance", "Groups without variance", "share", tuple(uniform), 0, 1),
@@ -237,7 +241,18 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
         grpo = [chart for chart in grpo if chart.key not in OF_GRADIENT]
     main = [*grpo, *warm_up] if "reward" in known else [*warm_up, *grpo]
     drawn = {series.name for chart in [*main, *details] for series in chart.series}
+    drawn |= {name for name in known if name.startswith(CURVES)}  # the page has a table of the league
     return main, [*details, *(_single(name, name, "value") for name in sorted(known - drawn))]
+
+
+def _league(known: set[str]) -> list[Chart]:
+    """The ratings of a self-play run."""
+    if f"{CURVES}rating" not in known:
+        return []
+    found = (re.fullmatch(f"{CURVES}([a-z]+ ([0-9]+))/rating", name) for name in known)
+    newest = sorted((match for match in found if match), key=lambda match: int(match[2]))[-MOST_MEMBERS:]
+    series = [Series(f"{CURVES}rating", "policy"), *(Series(match[0], match[1]) for match in newest)]
+    return [Chart("league", "Elo against past checkpoints", "Elo", tuple(series))]
 
 
 def _dpo_charts(known: set[str], columns: tuple[Series, ...]) -> tuple[list[Chart], list[Chart]]:

@@ -31,6 +31,7 @@ from backend.runs.charts import Chart, Window, charts_of, columnar_points, lates
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.schemas import RunFilter
 from backend.studies.patterns import known_onsets, pattern_name
+from backend.training.league import league_of
 from backend.training.tables import Intervention
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page, render_block
@@ -172,6 +173,7 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
         "easiest": easiest,
         "newest": rollout_queries.newest(session, run, 6),
         "checkpoints": queries.checkpoints(session, run_id=run.id) if is_training else (),
+        "league": league_of(session, run.id) if is_training else None,
         "charts": charts,
         "more_charts": more_charts,
         "rules": [REWARD, *(name for name in run.columns if name != REWARD)],  # columns that can define success

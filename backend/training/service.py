@@ -206,8 +206,9 @@ def check_environment(configuration: TrainingConfiguration, manifest: Manifest, 
 
     Raises InvalidInput.
     """
-    tasks = manifest.proctor.tasks
-    if problems := configuration.problems(scripts=list(manifest.proctor.scripts), levels=tasks.levels):
+    tasks, scripts = manifest.proctor.tasks, list(manifest.proctor.scripts)
+    has_seats = manifest.proctor.seats is not None
+    if problems := configuration.problems(scripts=scripts, levels=tasks.levels, has_seats=has_seats):
         text = (f"{manifest.name}: " if configuration.mix else "") + " ".join(problems)
         raise InvalidInput(text, {"configuration": text})
     if heldout > tasks.heldout:

@@ -161,3 +161,36 @@ async def test_its_own_cut_context_makes_each_turn_a_prompt(model: Any, tokenize
     assert player.trace() is None
     player.close()
     await policy.aclose()
+
+
+async def test_partners_in_lockstep_answer_only_when_every_episode_waits(model: Any, tokenizer: Any) -> None:
+    """Two policies act by turns in each episode; half of the episodes begin with the other one."""
+    played = []
+    for delay in (0.0, 0.02):
+        lead, other = (LocalPolicy(model, tokenizer, lockstep=True) for _ in range(2))
+        other.join(lead)
+        lead.expected = 4
+
+        async def episode(number: int, pair: tuple[LocalPolicy, ...] = (lead, other), delay: float = delay) -> Any:
+            await asyncio.sleep(delay * (number % 3))
+            players: list[LocalPlayer] = []
+            order = pair if number % 2 else pair[::-1]
+            messages = [[{"role": "user", "content": "You start."}], [{"role": "user", "content": "O plays 1."}]]
+            for index in range(2):
+                for place, policy in enumerate(order):
+                    if index == 0:
+                        players.append(await policy.begin(start(number)))
+                    mine = messages[place]
+                    reply = await players[place].act(Turn(index, mine, mine[-1]["content"], {}, {}, {}, 6))
+                    mine += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": "O plays 2."}]
+                    await asyncio.sleep(delay)
+            for player in players:
+                player.close()
+            return [player.trace() for player in players]
+
+        played.append(await asyncio.wait_for(asyncio.gather(*map(episode, range(4))), 15))
+        assert (lead.batches, other.batches) == (4, 4)
+        other.withdraw()
+        await lead.aclose()
+        await other.aclose()
+    assert played[0] == played[1]  # log-probabilities bit by bit

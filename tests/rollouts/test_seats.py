@@ -146,8 +146,10 @@ async def test_a_seat_that_gives_up_loses() -> None:
     ],
 )
 async def test_an_environment_that_errs_about_its_seats_fails_the_episode(race: Race, problem: str) -> None:
-    rollout = await one(race, Replies("<move>2</move>"), **against(Replies("<move>2</move>")))
+    policy = Replies("<move>2</move>")
+    rollout = await one(race, policy, **against(Replies("<move>2</move>")))
     assert rollout.error_kind is ErrorKind.ENVIRONMENT
+    assert (len(policy.starts), policy.closed) == (1, 1)  # begun before its first turn, and ended without one
     assert problem in (rollout.error_message or "")
     assert rollout.reward is None
     assert rollout.seats is not None  # what was played is kept

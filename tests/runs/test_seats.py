@@ -1,5 +1,6 @@
 """Evaluations of two policies: what is refused, and how the page shows the games."""
 
+import re
 import uuid
 from typing import Any
 
@@ -11,13 +12,16 @@ from sqlalchemy.orm import Session
 from backend.core.tables import Job
 from backend.domain.rollouts.record import RolloutRecord
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.vocabulary import PolicyKind, Queue
+from backend.domain.training.self_play import CURVES, League, LeagueMember
+from backend.domain.vocabulary import PolicyKind, Queue, RunKind
 from backend.environments.library import load_package
 from backend.environments.tables import EnvironmentVersion
 from backend.policies.tables import Policy
 from backend.rollouts.export import facts_of, records
 from backend.rollouts.formats import native
-from backend.runs.tables import Run
+from backend.runs.charts import charts_of, latest_steps
+from backend.runs.tables import MetricPoint, Run
+from backend.training.league import league_of
 from tests.factories import (
     make_checkpoint,
     make_environment_version,
@@ -127,3 +131,21 @@ def test_hostile_seats_in_an_imported_file_are_refused(change: dict[str, Any]) -
     assert RolloutRecord.model_validate(record).seats is not None
     with pytest.raises(ValueError, match="seats"):
         RolloutRecord.model_validate(record | {"seats": SEATS | change})
+
+
+def test_a_self_play_run_shows_its_league(session: Session, viewer: TestClient) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    league = League([LeagueMember("sft 40", games=9, points=6.0), LeagueMember("grpo 20", 1100.0)], 1050.0)
+    earlier = {f"{CURVES}rating": 900.0}
+    for step, attempt, figures in ((19, 1, earlier), (20, 1, earlier), (20, 2, league.figures())):
+        for name, value in figures.items():
+            session.add(MetricPoint(run_id=run.id, name=name, step=step, attempt=attempt, value=value))
+    session.flush()
+    assert league_of(session, run.id) == league
+    page = " ".join(re.sub(r"<[^>]+>", " ", viewer.get(f"/runs/{run.id}").text).split())
+    assert "The policy has 1,050 Elo" in page
+    assert page.index("grpo 20 1,100 0 –") < page.index("sft 40 fixed rating 1,000 9 66.7%")
+    main, more = charts_of(run, latest_steps(session, run.id))
+    [chart] = [chart for chart in main if chart.key == "league"]
+    assert [series.label for series in chart.series] == ["policy", "grpo 20", "sft 40"]
+    assert not [chart for chart in more if chart.key.startswith(CURVES)]

@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {
 """A whole training run in some seconds."""
 
 
-REPLY_TOKENS = {"tictactoe": 6, "arithmetic_ladder": 12}
+REPLY_TOKENS = {"tictactoe": 6, "tictactoe_duel": 6, "arithmetic_ladder": 12}
 """Enough for a reply. An untrained policy writes until it is cut; this keeps that short."""
 
 

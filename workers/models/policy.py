@@ -46,6 +46,9 @@ class LocalPolicy(Policy):
         self.batches = 0
         self.expected = 0  # sessions that are about to begin: the first batch waits for them
         self._is_lockstep = lockstep
+        self._lead: LocalPolicy | None = None
+        self._partners: list[LocalPolicy] = []
+        """Policies that play against this one in the same episodes."""
         self._playing: set[LocalPlayer] = set()
         self._waiting: list[_SampleRequest] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -56,6 +59,20 @@ class LocalPolicy(Policy):
         """Let vLLM write the replies from now on, at the same temperature."""
         ours = self.sampler
         self.sampler = VllmSampler(generation, self.chat.end, ours.context, ours.temperature)
+
+    def join(self, lead: "LocalPolicy") -> None:
+        """Play other seats of the lead's episodes in lockstep with it.
+
+        Each episode waits for one policy at a time. When all of them wait, each policy answers its own in one batch.
+        """
+        self._lead = lead
+        lead._partners.append(self)
+
+    def withdraw(self) -> None:
+        """End `join`."""
+        if self._lead is not None:
+            self._lead._partners.remove(self)
+            self._lead = None
 
     async def begin(self, start: EpisodeStart) -> "LocalPlayer":
         self.expected = max(0, self.expected - 1)
@@ -81,11 +98,15 @@ class LocalPolicy(Policy):
 
     def _schedule(self) -> None:
         """Start a batch when all sessions wait, or when the window that the first request opened has closed."""
-        if self._generation is not None or not self._waiting:
+        if self._lead is not None:
+            self._lead._schedule()
             return
-        all_wait = len(self._waiting) >= len(self._playing) + self.expected
+        waiting = len(self._waiting) + sum(len(partner._waiting) for partner in self._partners)
+        if (self._generation is not None and not self._partners) or not waiting:
+            return
+        all_wait = waiting >= len(self._playing) + self.expected
         if all_wait and self._is_lockstep:
-            self._start_batch()
+            self._start_batches()
             return
         seconds = LOCKSTEP_SECONDS if self._is_lockstep else SETTLE_SECONDS if all_wait else GATHER_SECONDS
         loop = asyncio.get_running_loop()
@@ -93,14 +114,18 @@ class LocalPolicy(Policy):
             if self._timer.when() <= loop.time() + seconds:
                 return
             self._timer.cancel()
-        self._timer = loop.call_later(seconds, self._start_batch, 0)
+        self._timer = loop.call_later(seconds, self._start_batches, 0)
 
-    def _start_batch(self, expected: int | None = None) -> None:
+    def _start_batches(self, expected: int | None = None) -> None:
         """Answer all that wait. `expected`: sessions that later batches still wait for, once the window has closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.expected = self.expected if expected is None else expected
+        for policy in (self, *self._partners):
+            policy._start_batch()
+
+    def _start_batch(self) -> None:
         if self._generation is not None or not self._waiting:
             return
         requests, self._waiting = self._waiting, []

@@ -87,10 +87,7 @@ class Episode:
         rollout = self.rollout
         try:
             async with self._timeout:
-                await self._open()
-                self.waiting_for = "the policy"
-                async with boundary(PolicyError, "policy"):
-                    player = await policy.begin(start)
+                player = await self._enter(policy, start)
                 try:
                     index, stop = 0, None
                     while stop is None and self._turns_left > 0:  # each call of a reply takes a turn
@@ -122,6 +119,16 @@ class Episode:
             await self._give_up()
         async with boundary(EnvError, "scoring"):
             score(rollout, self.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
+
+    async def _enter(self, policy: Policy, start: EpisodeStart) -> Player:
+        """Reset the environment and begin the policy's player."""
+        await self._open()
+        return await self._begin(policy, start)
+
+    async def _begin(self, policy: Policy, start: EpisodeStart) -> Player:
+        self.waiting_for = "the policy"
+        async with boundary(PolicyError, "policy"):
+            return await policy.begin(start)
 
     async def _give_up(self) -> None:
         """Called if the episode ended before the environment did: its policy will not act again."""

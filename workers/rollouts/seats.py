@@ -23,7 +23,7 @@ from backend.domain.errors import EnvError, RolloutError
 from backend.domain.policies.prices import Price, cost_of
 from backend.domain.rollouts.rollout import Rollout, SeatPlay, Seats
 from backend.domain.vocabulary import Phase, RolloutStatus
-from workers.policies.base import EpisodeStart, Policy
+from workers.policies.base import EpisodeStart, Player, Policy
 from workers.policies.scripted import ScriptedPolicy
 from workers.rollouts.episode import CallResult, Episode, Session, merge_rewards
 from workers.rollouts.limits import ObservationBudget, first_rollout_error
@@ -271,6 +271,16 @@ class SeatEpisode(Episode):
 
     async def state(self, *, timeout: float) -> dict[str, Any]:
         return await self.table.session.state(timeout=timeout)
+
+    async def _enter(self, policy: Policy, start: EpisodeStart) -> Player:
+        """Begin the player before the seat's first turn, so that a policy does not wait for one that never comes."""
+        player = await self._begin(policy, start)
+        try:
+            await self._open()
+        except BaseException:
+            player.close()
+            raise
+        return player
 
     async def _open(self) -> None:
         await super()._open()

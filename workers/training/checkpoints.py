@@ -87,14 +87,14 @@ class CheckpointStore:
             choose_best(session, self.run_id)
             announce(session, topic_of("run", self.run_id))
 
-    def load(self, checkpoint: Checkpoint) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    def load(self, checkpoint: Checkpoint, place: str = "weights") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """Load model and tokenizer. Their folder stays: TRL reads its reference model from it."""
-        target = self.folder_of(checkpoint)
+        target = self.folder_of(checkpoint, place)
         shutil.rmtree(target, ignore_errors=True)
         return load_folder(get_folder(checkpoint.artifact, target))
 
-    def folder_of(self, checkpoint: Checkpoint) -> Path:
-        return self.folder / "weights" / checkpoint.id.hex
+    def folder_of(self, checkpoint: Checkpoint, place: str = "weights") -> Path:
+        return self.folder / place / checkpoint.id.hex
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

@@ -19,6 +19,7 @@ from workers.environments.client import EnvServer
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, RolloutPool, TooManyFailures
+from workers.rollouts.seats import AssignSeats
 from workers.storage.env_host import open_env_host
 from workers.storage.recorder import RolloutWriter, RunRecorder
 from workers.training.assignment import Assignment, TrainingEnv
@@ -147,6 +148,7 @@ class EnvPool:
         seed: int,
         training_step: int | None = None,
         recorder: RunRecorder | None = None,
+        seats: AssignSeats | None = None,
         on_rollout: Callable[[Rollout], None] = lambda _: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -188,6 +190,7 @@ class EnvPool:
                             on_rollout=take,
                             should_stop=should_stop,
                             training_step=training_step,
+                            seats=seats,
                         ).play()
                     )
                     for tag, own in plans_by_env(missing).items()
@@ -219,8 +222,12 @@ class EnvPool:
         seed: int,
         training_step: int | None = None,
         recorder: RunRecorder | None = None,
+        seats: AssignSeats | None = None,
     ) -> list[Rollout]:
-        """Return all rollouts in the order of the plans, played in waves whose batches are the same every time."""
+        """Return all rollouts in the order of the plans, played in waves whose batches are the same every time.
+
+        `seats`: who takes the other seats of environments that have seats; local policies must have joined `policy`.
+        """
         rollouts: list[Rollout] = []
         for wave in waves(plans, self._capacities, self.concurrency):
             policy.expected = _episodes(wave)
@@ -231,6 +238,7 @@ class EnvPool:
                 seed=seed,
                 training_step=training_step,
                 recorder=recorder,
+                seats=seats,
                 on_rollout=rollouts.append,
             )
         played = {(rollout.group, rollout.member): rollout for rollout in rollouts}  # second tries replace first ones

@@ -34,6 +34,7 @@ from workers.training.hardware import resolve_hardware
 from workers.training.ranks import Ranks, StageOrder, play_together
 from workers.training.reporting import ETA_STEPS, BackgroundWriter, seconds_left, step_figures
 from workers.training.sampler import SamplingProcess, training_policy
+from workers.training.self_play import SelfPlay
 from workers.training.steering import Steering
 from workers.training.teacher import load_teacher, score_rollouts
 from workers.training.trl_base import Clock
@@ -105,6 +106,7 @@ class GrpoStage:
         )
         weights = context.store.load(start)
         self._run = grpo_run(assignment, self._order, context.ranks, weights, context.env_pool)
+        self._self_play = SelfPlay(context, start, reached) if configuration.self_play.every else None
         self._verdicts = Verdicts([env.version_id for env in assignment.envs])
         mixed = self._environments if assignment.is_mixed else {}
         self._screening = Screening(assignment.run_id, self._scanner, self._verdicts, self._actions, mixed)
@@ -149,6 +151,8 @@ class GrpoStage:
                 train_grpo(run)
         finally:
             context.env_pool.close_policy(self._run.policy)
+            if self._self_play is not None:
+                self._self_play.close()
         if self.reached < choice.steps and not self._is_used_up:
             self._steering.raise_ending()
             raise TrainingStopped
@@ -177,6 +181,9 @@ class GrpoStage:
         if self._ahead is not None:
             return self._ahead.take(step)
         plans = self._planner.plans(step, ordinals)
+        if self._self_play is not None:
+            assert self._run.policy is not None
+            return self._self_play.play(step, plans, self._run.policy)
         return play_together(self.context.ranks, step, plans, self._run.play_plans)
 
     def _on_step(self, step: GrpoStep) -> bool:
@@ -188,6 +195,8 @@ class GrpoStage:
             figures = step_figures(step, [column.name for column in context.assignment.columns], self._environments)
         with counts("steering"):
             planned = self._planner.learn(number, step.rollouts)
+            if self._self_play is not None:
+                planned |= self._self_play.learn(number, step.rollouts, (self._run.model, self._run.tokenizer))
             tracker.add(step.rollouts)
             self._is_used_up = context.is_used_up()
         with counts("storing"):

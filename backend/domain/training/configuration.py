@@ -21,6 +21,7 @@ from backend.domain.training.grpo import CurriculumChoice, GrpoChoice
 from backend.domain.training.mix import Mix
 from backend.domain.training.preferences import PreferenceChoice
 from backend.domain.training.rejection import RejectionChoice
+from backend.domain.training.self_play import SelfPlayChoice
 from backend.domain.training.warm_up import GateChoice, SftChoice
 
 Engine = Literal["transformers", "vllm", "unsloth"]
@@ -250,6 +251,8 @@ class TrainingConfiguration(Block):
     """GRPO."""
     curriculum: CurriculumChoice = CurriculumChoice()
     """Levels of the tasks."""
+    self_play: SelfPlayChoice = SelfPlayChoice()
+    """Opponents in games."""
     rejection: RejectionChoice = RejectionChoice()
     """Rounds of rejection sampling."""
     distillation: DistillationChoice = DistillationChoice()
@@ -306,8 +309,8 @@ class TrainingConfiguration(Block):
         own = manifest.proctor.episode.max_tokens_per_turn
         return manifest.with_reply_limit(min(own, self.max_tokens_per_turn or own))
 
-    def problems(self, *, scripts: list[str], levels: int) -> list[str]:
-        found = []
+    def problems(self, *, scripts: list[str], levels: int, has_seats: bool = False) -> list[str]:
+        found = self._problems_of_self_play(has_seats=has_seats)
         if self.recipe.has_sft and self.sft.uses("script") and self.sft.script not in scripts:
             offered = ", ".join(scripts) or "none"
             found.append(f"The environment has no scripted policy `{self.sft.script}`; it has: {offered}.")
@@ -378,6 +381,24 @@ class TrainingConfiguration(Block):
                 f"Each of {count} processes learns from {self.grpo.episodes_per_step // count} episodes per step, which"
                 f" cannot be divided into {self.grpo.micro_batches} micro-batches (grpo.micro_batches)."
             )
+        return found
+
+    def _problems_of_self_play(self, *, has_seats: bool) -> list[str]:
+        if not self.self_play.every:
+            return []
+        found = []
+        if not has_seats:
+            found.append("The environment declares no seats, so there is no opponent. Set self_play.every=0.")
+        if self.recipe not in {Recipe.GRPO, Recipe.SFT_THEN_GRPO}:
+            found.append("Self-play is a part of GRPO. Set recipe=grpo or sft_then_grpo, or self_play.every=0.")
+        if self.engine == "vllm":
+            found.append("Self-play samples several models. Use another engine than vllm.")
+        if self.grpo.staleness:
+            found.append("Self-play needs the latest ratings. Set grpo.staleness=0.")
+        if self.hardware.processes > 1:
+            found.append("Self-play runs in one process. Set hardware.processes=1.")
+        if self.mix:
+            found.append("Self-play trains on one environment. Leave mix empty.")
         return found
 
     @property

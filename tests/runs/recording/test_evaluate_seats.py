@@ -6,8 +6,11 @@ from typing import Any
 from sqlalchemy import select
 
 from backend.core.session import transaction
+from backend.domain.environments.manifest import read_manifest
+from backend.domain.environments.packages import content_hash
+from backend.domain.rollouts.rollout import task_of
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.vocabulary import RunStatus
+from backend.domain.vocabulary import RunStatus, Split
 from backend.environments.library import load_package
 from backend.rollouts.regrading.schemas import StartReplay
 from backend.rollouts.regrading.service import start_regrading
@@ -21,6 +24,9 @@ from tests.envhost_fixture import HostProcess
 from tests.factories import make_member, make_package_version, make_policy
 from tests.runs.recording.conftest import run_of
 from workers.tasks.evaluations import run as play
+from workers.tasks.execute import run_async
+from workers.tasks.hand_play import PlayedScene, Scene
+from workers.tasks.hand_play import replay as replay_scene
 from workers.tasks.registry import JobContext
 from workers.tasks.regrading import run as replay
 
@@ -50,3 +56,20 @@ def test_two_policies_play_each_task_from_both_seats_and_the_match_replays(found
             session.scalars(select(Rollout.reward).where(Rollout.run_id == each)) for each in (run_id, replayed.id)
         ]
         assert sorted(by_run[0]) == sorted(by_run[1])
+
+
+def test_a_person_plays_one_seat_against_the_script(found_host: HostProcess) -> None:
+    files = load_package("tictactoe_duel")
+    manifest = read_manifest(files["openenv.yaml"])
+    task = task_of(manifest, Split.HELDOUT, 0)
+
+    def played(*replies: str) -> PlayedScene:
+        return run_async(replay_scene(Scene(task, content_hash(files), files, manifest, list(replies))))
+
+    opened = played()
+    assert opened.error == ""
+    assert opened.rollout.messages[-1]["content"].startswith("You are ")
+    free = opened.rollout.opening["legal_moves"]
+    moved = played(f"<move>{free[0]}</move>")
+    assert moved.rollout.steps[0].text.startswith(("X plays ", "O plays "))  # the script answered
+    assert played(f"<move>{free[0]}</move>").rollout.steps[0].observation == moved.rollout.steps[0].observation

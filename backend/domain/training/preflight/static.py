@@ -113,7 +113,9 @@ def _of_site(plan: Plan, site: Site, findings: Iterable[PreflightFinding]) -> It
 def _environment_findings(configuration: TrainingConfiguration, site: Site) -> Iterator[PreflightFinding]:
     """Settings that cannot work with this environment, so that the run is refused, and its certificate."""
     offered = site.manifest.proctor
-    problems = configuration.problems(scripts=list(offered.scripts), levels=offered.tasks.levels)
+    problems = configuration.problems(
+        scripts=list(offered.scripts), levels=offered.tasks.levels, has_seats=offered.seats is not None
+    )
     for number, text in enumerate(problems):
         yield problem(f"environment_{number}" if number else "environment", text)
     match site.certificate:
