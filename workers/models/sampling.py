@@ -72,7 +72,7 @@ class Sampler:
         self.model.eval()
         try:
             with (
-                self._weights.in_place(),
+                self._weights.in_place(len(rows)),
                 torch.inference_mode(),
                 torch.autocast(self._device.type, torch.bfloat16, enabled=self.is_bf16),
             ):
@@ -220,7 +220,7 @@ def draw_from(weights_BV: torch.Tensor, draw_B: torch.Tensor) -> tuple[torch.Ten
 
     Sums are in float64, and by block first: only the block with the draw is summed token by token.
     """
-    weights_BNM = pad(weights_BV, (0, -weights_BV.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+    weights_BNM = pad(weights_BV, (0, -weights_BV.shape[1] % BLOCK)).reshape(len(weights_BV), -1, BLOCK)
     edges_BN = weights_BNM.sum(-1, dtype=torch.float64).cumsum(-1)
     point_B1 = draw_B[:, None] * edges_BN[:, -1:]
     block_B1 = torch.searchsorted(edges_BN, point_B1, right=True).clamp(max=edges_BN.shape[1] - 1)

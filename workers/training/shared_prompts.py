@@ -51,7 +51,7 @@ def score_completions(
     # the last token of a prompt predicts the first one of the completion, so it is computed with that
     hidden = prompt - 1
     marked_BP = tokens_BT[:, :hidden].masked_fill(mask_BT[:, :hidden] == 0, -1)
-    different_UP, place_B = marked_BP.unique(dim=0, return_inverse=True)
+    different_UP, place_B = torch.unique(marked_BP, dim=0, return_inverse=True)
     saved = (len(tokens_BT) - len(different_UP)) * hidden + unused * len(tokens_BT)
     if hidden < 1 or saved < LEAST_SAVED * len(tokens_BT) * (prompt + completion):
         return None
