@@ -23,6 +23,7 @@ def adapted(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
     """A tiny model with an adapter that changes its logits, and its tokenizer. Its weights are packed as large ones."""
     if request.param == "packed":
         monkeypatch.setattr(decoding, "LEAST_PACKED", 0)
+        monkeypatch.setattr(decoding, "LEAST_ROWS", 0)
     base = make_base(tmp_path / "base", dtype=torch.float32)
     return load_folder(make_adapter(tmp_path / "adapter", base))
 
@@ -124,7 +125,7 @@ def test_bf16_weights_are_rounded_once_and_multiply_as_autocast_does(adapted: tu
     tokens = torch.tensor([starts(tokenizer)[0]])
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         expected = model(input_ids=tokens).logits
-        with DecodingWeights(model, is_bf16=True).in_place():
+        with DecodingWeights(model, is_bf16=True).in_place(rows=1):
             logits = model(input_ids=tokens).logits
             assert "forward" in vars(model.get_output_embeddings())
     assert logits.dtype is torch.bfloat16
@@ -138,6 +139,7 @@ def test_bf16_weights_are_rounded_once_and_multiply_as_autocast_does(adapted: tu
 def grouped(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A model with three query heads for each head of keys, whose weights are packed as large ones."""
     monkeypatch.setattr(decoding, "LEAST_PACKED", 0)
+    monkeypatch.setattr(decoding, "LEAST_ROWS", 0)
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2}
     configuration = LlamaConfig(vocab_size=300, hidden_size=48, intermediate_size=64, initializer_range=0.3, **sizes)
     torch.manual_seed(0)
@@ -163,6 +165,18 @@ def test_greedy_replies_are_those_of_generate(grouped: Any) -> None:
     replies = Sampler(grouped, end=-1, pad=2, temperature=0).sample(rows, [40] * 2)
     tokens_BT = grouped.generate(torch.tensor([prompt]), max_new_tokens=40, min_new_tokens=40, do_sample=False)
     assert [reply.tokens for reply in replies] == [tokens_BT[0, len(prompt) :].tolist()] * 2
+
+
+def test_a_disabled_adapter_does_not_change_replies(adapted: tuple[Any, Any]) -> None:
+    model, tokenizer = adapted
+    each, machine = row(starts(tokenizer)[0], 0), sampler(model, tokenizer)
+    with model.disable_adapter():
+        [reply] = machine.sample([each], [6])
+        model.eval()
+        assert np.allclose(reply.logprobs, plain_logprobs(model, each.tokens, len(reply.tokens)), atol=1e-4)
+    other = row(starts(tokenizer)[0], 0)
+    [reply] = machine.sample([other], [6])
+    assert np.allclose(reply.logprobs, plain_logprobs(model.eval(), other.tokens, len(reply.tokens)), atol=1e-4)
 
 
 def test_a_failure_leaves_the_model_its_own_weights(adapted: tuple[Any, Any]) -> None:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from trl.trainer import utils as trl_utils
 
+import workers.training.trl_base  # noqa: F401 - it makes TRL do so
 from tests.training.game import make_tiny
-from workers.training import trl_base
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -13,7 +13,6 @@ pytestmark = pytest.mark.filterwarnings("default")
 def test_only_tokens_with_a_label_are_projected_and_all_agree_with_a_plain_forward(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert trl_base.trl_utils is trl_utils
     model, _ = make_tiny()
     tokens_BT = torch.randint(5, 60, (3, 12), generator=torch.Generator().manual_seed(0))
     labels_BT = tokens_BT.masked_fill(torch.arange(12) < 9, -100)

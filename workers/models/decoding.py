@@ -17,10 +17,9 @@ from transformers.masking_utils import sdpa_mask
 
 ROOM = 64
 """Tokens for which a cache makes room at once. To copy the whole cache for each token took a fifth of a step's time."""
-LEAST_PACKED = 1 << 16
-"""Weights of a layer from which a layout of its own is worth the copy."""
-USUAL_ROWS = 32
-"""Rows of a product that the layout is chosen for."""
+LEAST_PACKED, LEAST_ROWS = 1 << 16, 8
+"""Weights of a layer, and rows of a batch, from which weights are copied to another layout. With fewer rows, a product
+takes the time of reading the weights, in any layout."""
 PACKED_ATTENTION = "sdpa_packed"  # its name in transformers
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -104,7 +103,7 @@ class DecodingWeights:
 
     An adapter is not merged in bf16: rounded together, the weights would differ from the ones that training multiplies.
     They are made for each batch: nothing shows reliably that an optimizer has changed a weight, because fused ones keep
-    a tensor's version. They take their memory a second time, so there are none on a GPU, where both cost little.
+    a tensor's version. They take their memory a second time, so there are none on a GPU, where they would save little.
     """
 
     def __init__(self, model: PreTrainedModel, *, is_bf16: bool) -> None:
@@ -121,43 +120,43 @@ class DecodingWeights:
         ]
         adapted = [module for module in model.modules() if isinstance(module, AdaptedLinear)]
         bases = set(self._linear)
-        self._adapted = [module for module in adapted if module.base_layer in bases and _is_plain(module)]
+        self._adapted = [module for module in adapted if module.base_layer in bases]
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Let the model compute with them. After the block it computes with its own weights, which never change."""
+    def in_place(self, rows: int) -> Iterator[None]:
+        """Let the model compute with them for a batch of `rows`, and afterwards with its own weights again."""
         attention = self._config._attn_implementation
-        adapted = {module.base_layer: module for module in self._adapted}
+        adapted = {module.base_layer: module for module in self._adapted if _is_plain(module)}
         is_packed = attention == "sdpa" and bool(self._linear) and not self._config.sub_configs
         try:
             if is_packed:
                 self._config._attn_implementation = PACKED_ATTENTION
             for layer in self._linear:
-                self._replace(layer, adapted.get(layer))
+                self._replace(layer, adapted.get(layer), rows)
             yield
         finally:
             if is_packed:
                 self._config._attn_implementation = attention
-            for module in (*self._linear, *self._adapted):
+            for module in (*self._linear, *adapted.values()):
                 vars(module).pop("forward", None)
 
     @torch.no_grad()
-    def _replace(self, layer: torch.nn.Linear, adapted: AdaptedLinear | None) -> None:
+    def _replace(self, layer: torch.nn.Linear, adapted: AdaptedLinear | None, rows: int) -> None:
         weight = layer.weight.detach()
         if adapted is None:
-            vars(layer)["forward"] = _product(weight.to(self._dtype), layer.bias)
+            vars(layer)["forward"] = _product(weight.to(self._dtype), layer.bias, rows)
             return
         [name] = adapted.active_adapters
         if self._dtype is torch.float32:
-            vars(adapted)["forward"] = _product(weight + adapted.get_delta_weight(name), layer.bias)
+            vars(adapted)["forward"] = _product(weight + adapted.get_delta_weight(name), layer.bias, rows)
             return
-        base, scaling = _product(weight.to(self._dtype), layer.bias), adapted.scaling[name]
+        base, scaling = _product(weight.to(self._dtype), layer.bias, rows), adapted.scaling[name]
         down, up = (part[name].weight.detach().to(self._dtype) for part in (adapted.lora_A, adapted.lora_B))
 
         def product(inputs: torch.Tensor) -> torch.Tensor:
             inputs = inputs.to(down.dtype)
-            learned: torch.Tensor = linear(linear(inputs, down), up) * scaling
-            return base(inputs) + learned
+            result: torch.Tensor = base(inputs) + linear(linear(inputs, down), up) * scaling
+            return result
 
         vars(adapted)["forward"] = product
 
@@ -176,7 +175,7 @@ def _is_plain(adapted: AdaptedLinear) -> bool:
     )
 
 
-def _product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+def _product(weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> Product:
     """Return the function of a linear layer. A large weight is copied to the layout of oneDNN's kernel, which torch
     would make for each product: for 32 rows that took as long as 40% of the product itself."""
     dtype = weight.dtype
@@ -184,7 +183,7 @@ def _product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     can_pack = torch.backends.mkldnn.is_available() and (  # type: ignore[no-untyped-call]
         dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
     )
-    if not can_pack or weight.numel() < LEAST_PACKED:
+    if not can_pack or rows < LEAST_ROWS or weight.numel() < LEAST_PACKED:
         return lambda inputs: linear(inputs.to(dtype), weight, bias)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, USUAL_ROWS)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
     return lambda inputs: torch.ops.mkldnn._linear_pointwise(inputs.to(dtype), packed, bias, "none", [], "")

@@ -72,7 +72,7 @@ class Sampler:
         self.model.eval()
         try:
             with (
-                self._weights.in_place(),
+                self._weights.in_place(len(rows)),
                 torch.inference_mode(),
                 torch.autocast(self._device.type, torch.bfloat16, enabled=self.is_bf16),
             ):

@@ -46,7 +46,7 @@ INSTRUCT_135M = TrainingConfiguration(
         levels=[1, 1, 1, 1],
         learning_rate=1e-4,
         beta=0.0,
-        micro_batches=4,
+        micro_batches=2,
     ),
     heldout=HeldoutChoice(every=10, tasks=40),
     checkpoints=CheckpointChoice(every=10),
