@@ -89,7 +89,7 @@ def main() -> int:
     measures = list(measure_runs(runs)) if runs else []
     if chosen in "instruct":
         measures += measure_instruct_model()
-    print_table(Console(), "false alarms", measures)
+    print_table(Console(width=160), "false alarms", measures)
     return 0
 
 
