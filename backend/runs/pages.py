@@ -148,6 +148,7 @@ def run_points(
 def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> dict[str, object]:
     run = queries.get_run(session, run_id)
     is_training = run.kind is RunKind.TRAINING
+    has_seats = run.version.manifest.get("proctor", {}).get("seats") is not None
     figures = run_figures(session, run, choice)
     hardest, easiest = task_ends(session, figures.scope, 5) if figures.scoped.completed else ([], [])
     head = run_header(session, run)
@@ -165,7 +166,7 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, wi
     return {
         "head": head,
         "run": run,
-        "match": match_result(session, run) if run.kind is RunKind.EVALUATION else None,
+        "match": match_result(session, run) if run.kind is RunKind.EVALUATION and has_seats else None,
         "choice": urlencode(choice.model_dump(mode="json", exclude_none=True)),  # for the live stream
         "figures": figures,
         "links": RolloutLinks(run.id, " and ".join(scope)),

@@ -211,8 +211,10 @@ def test_a_screened_rollout_moves_no_weight_and_is_in_no_mean_of_its_group(run_i
     screened = Outcome(tmp_path / "a", choice=choice, spoil=flag, screened=screening(run_id).screened)
     absent = Outcome(tmp_path / "b", choice=choice, spoil=fail)
     noted = Outcome(tmp_path / "c", choice=choice, spoil=flag)
-    assert torch.allclose(screened.weights, absent.weights, atol=1e-7)
-    assert not torch.allclose(screened.weights, noted.weights, atol=1e-7)
+    # only learned tokens are multiplied with the head, in products of other sizes; where a gradient is nearly 0, Adam
+    # turns the difference in rounding into a hundredth of its step
+    assert torch.allclose(screened.weights, absent.weights, atol=1e-4)
+    assert not torch.allclose(screened.weights, noted.weights, atol=1e-3)
     for step in screened.steps:
         kept = [rollout for rollout in step.rollouts if SCREENED in rollout.metrics]
         assert len(kept) == 6

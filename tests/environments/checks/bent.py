@@ -243,7 +243,7 @@ FAULTS = {
     "a reward for leaving early": (HOLES["pays for an early end"].bad, "effort_pays"),
     "a sum of small rewards": (HOLES["pays for each SELECT 1"].bad, "repetition_pays_less"),
     "a right answer that is sometimes wrong": (
-        quiz("is_right = is_right and random.random() < 0.5"),
+        quiz("is_right = is_right and random.random() < 0.85"),  # so often that its form is still recognized
         "equal_answers_win",
     ),
     "an answer that is read for minutes": (
