@@ -29,7 +29,7 @@ def can_share_prompts(model: LoadedModel) -> bool:
     return (
         next(base.parameters()).device.type == "cpu"
         and base.num_parameters() >= LEAST_PARAMETERS
-        and not base.is_gradient_checkpointing
+        and not base.is_activation_checkpointing
         and bool(layers)
         and all(type(layer) is DynamicLayer for layer in layers)
         and "position_ids" in inspect.signature(type(base).forward).parameters
