@@ -332,12 +332,9 @@ async def replay_episodes(
             others = {}
             for play in seats.others:
                 texts = [Reply(step.reply) for step in play.steps]
-                if play.stop_reason in {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_FULL}:
-                    is_full = play.stop_reason is StopReason.CONTEXT_FULL
-                    texts = [
-                        *texts[:-1],
-                        *(replace(last, is_truncated=True, is_context_full=is_full) for last in texts[-1:]),
-                    ]
+                if texts and play.stop_reason in {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_FULL}:
+                    texts[-1].is_truncated = True
+                    texts[-1].is_context_full = play.stop_reason is StopReason.CONTEXT_FULL
                 policy = ReplayPolicy({rollout.member: texts})
                 others[play.seat] = SeatPolicy(play.policy, policy, max_turns=max_turns)
             return SeatAssignment(seats.seat, others)
