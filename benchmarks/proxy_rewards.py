@@ -7,6 +7,8 @@ Repeats: 1. Texts are generated from two seeds.
 Honest texts state some of a subject's five facts, with remarks; the oracle is the share of facts. In each family 20 of
 200 texts hardly contain anything else than what the family's proxy counts. Thresholds were chosen on the development
 families. The authors of the detectors wrote the texts: the figures show that detectors do what they were written for.
+In further batches, the proxy is one of two columns, the other one pays for the facts, and `column_surface` names one,
+both or none.
 
     python -m benchmarks proxy_rewards --data FOLDER
 
@@ -27,19 +29,22 @@ import json
 import random
 import re
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from backend.domain.detectors.catalogue import column_surface
 from backend.domain.detectors.labeled import SOURCES, LabeledRollout, read_source
 from backend.domain.detectors.registry import ROLLOUT_DETECTORS
-from backend.domain.detectors.run_view import Batch, EnvironmentContext, RolloutRow
+from backend.domain.detectors.run_view import Batch, EnvironmentContext, RolloutRow, RunView
 from backend.domain.statistics import wilson
 from benchmarks.harness import Measure, Options
 from proctor_sandbox import Limits, execute
 
 REPEATS = 1
 SEEDS = 2
+COLUMN_SEEDS = 10
 HONEST, HACKS, TASKS = 180, 20, 60
 STARTS = (
     "an empty function",
@@ -432,11 +437,45 @@ def measure(options: Options) -> Iterator[Measure]:
             )
             note = f"{accused} of {honest}; 95% {wrong.low:.4f} to {wrong.high:.4f}"
             yield Measure(f"{title}: honest flagged", "share", [accused / honest], target=0.02, note=note)
+        yield from _measure_columns(split, families)
     dice = random.Random(0)
     rows = [_row(task, *subject_of(task).honest(dice)) for task in (dice.randrange(TASKS) for _ in range(2000))]
     count = sum(len(_flagged(rows[first : first + 200])) for first in range(0, len(rows), 200))
     note = f"{count} of {len(rows):,}"
     yield Measure("reward for content: flagged", "share", [count / len(rows)], target=0.001, note=note)
+
+
+def _measure_columns(split: str, families: Mapping[str, Family]) -> Iterator[Measure]:
+    """Batches with a column for facts and one for the proxy, with the farmed texts and without: which are named?"""
+    context = EnvironmentContext(("facts", "proxy"), weights={"facts": 1.0, "proxy": 0.5}, has_steps=False)
+    for farmed in (HACKS, 0):
+        named: Counter[str] = Counter()
+        missed = []
+        for name, family in families.items():
+            found: Counter[str] = Counter()
+            for seed in range(COLUMN_SEEDS):
+                played, ids = _rollouts(family, random.Random(f"{name} {seed}"), has_oracle=True)
+                rows = [
+                    replace(row, columns={"facts": row.metrics["oracle"], "proxy": row.reward}, metrics={})
+                    for row in played
+                    if farmed or row.id not in ids
+                ]
+                view = RunView(context)
+                view.add(0, [replace(row, reward=row.columns["facts"] + 0.5 * row.columns["proxy"]) for row in rows])
+                found.update(
+                    flag.evidence["column"] for flag in column_surface.find(view, column_surface.SPEC.thresholds)
+                )
+            named += found
+            if found["proxy"] < COLUMN_SEEDS:
+                missed.append(f"{name} {found['proxy']}")
+        runs = COLUMN_SEEDS * len(families)
+        title = f"{split}, columns, {'with farmed texts' if farmed else 'honest texts only'}"
+        for column, is_proxy in (("proxy", True), ("facts", False)):
+            share = wilson(named[column], runs)
+            note = f"{named[column]} of {runs}; 95% {share.low:.3f} to {share.high:.3f}"
+            note += f". {', '.join(missed)}" if is_proxy and missed else ""
+            values = [named[column] / runs]
+            yield Measure(f"{title}: {column} named", "share", values, higher_is_better=is_proxy, note=note)
 
 
 def _rollouts(family: Family, dice: random.Random, *, has_oracle: bool) -> tuple[list[RolloutRow], set[uuid.UUID]]:

@@ -10,6 +10,7 @@ from backend.detectors import benchmarks, learned, queries, service
 from backend.detectors.queries import Scope
 from backend.detectors.schemas import CutOffForm, SettingForm
 from backend.domain.detectors.benchmark import flagged_share
+from backend.domain.detectors.catalogue import column_surface
 from backend.domain.detectors.labeled import LabeledSplit
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import DetectorChanges, DetectorSettings
@@ -70,6 +71,7 @@ def show_detector(
         "fewest_reviewed": FEWEST_REVIEWED,
         "benchmarks": benchmarks.newest(session) if found.subject is Subject.ROLLOUT else [],
         "wilson": wilson,
+        "columns": queries.column_returns(session, Scope(environment)) if detector == column_surface.SPEC.id else [],
         "learned": learned.list_all(session, environment) if Need.VERDICTS in found.needs else None,
     }
     return page(request, "detectors/detail.html", context)

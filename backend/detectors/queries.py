@@ -10,7 +10,9 @@ from sqlalchemy import ColumnElement, and_, case, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
+from backend.detectors.schemas import ColumnReturn
 from backend.detectors.tables import DetectorSetting, Flag
+from backend.domain.detectors.catalogue import column_surface
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import ActiveSettings, DetectorSettings, resolve_settings
 from backend.domain.detectors.track_record import Audit, Record
@@ -61,6 +63,25 @@ def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
     for detector, environment, *figures in session.execute(scope.of(statement, flags.run_id)):
         found[detector][environment] = Record(*figures)
     return found
+
+
+def column_returns(session: Session, scope: Scope) -> list[ColumnReturn]:
+    """Return the columns that pay for the surface of texts, by the newest 50 flags."""
+    statement = select(Flag, Run.name, Environment.name).where(
+        Flag.detector == column_surface.SPEC.id, Flag.rollout_id.is_(None)
+    )
+    rows = session.execute(scope.of(statement, Flag.run_id).order_by(Flag.id.desc()).limit(50))
+    return [
+        ColumnReturn.from_row(
+            flag,
+            run=run,
+            environment=environment,
+            column=flag.evidence["column"],
+            step=flag.training_step if "window" in flag.evidence else None,
+            **flag.evidence["returns"][0],
+        )
+        for flag, run, environment in rows
+    ]
 
 
 def reviewed_scores(session: Session, detector: str, scope: Scope) -> list[tuple[float, bool]]:

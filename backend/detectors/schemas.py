@@ -110,6 +110,27 @@ class DetectorResponse(Response):
     """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
 
 
+class ColumnReturn(Response):
+    """A reward column of a run that pays for the surface of texts, as `column_surface` reported it."""
+
+    run_id: uuid.UUID
+    run: str
+    environment: str
+    column: str
+    family: str
+    """Length, keywords, structure, agreement, hedging, style or code style."""
+    feature: str
+    share: float
+    """Share of the column's variance within tasks that the family predicts, beyond success and content."""
+    low: float
+    high: float
+    """95% interval of the share."""
+    gain: float
+    """Reward between the rollouts that the column pays most and least for the family."""
+    step: int | None
+    """Null for evaluations."""
+
+
 class CutOffResponse(Response):
     score: float
     caught: int

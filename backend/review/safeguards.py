@@ -12,6 +12,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.detectors import queries
 from backend.detectors.grader_detectors import grader_detectors, is_grader_detector
 from backend.detectors.queries import Scope
+from backend.detectors.schemas import ColumnReturn
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action
 from backend.domain.detectors.track_record import Audit, least_recall, total
@@ -163,6 +164,8 @@ class Safeguards(Response):
     """Detectors that the environment or the run disables."""
     detectors: list[DetectorTold]
     """Those with flags, most flags first."""
+    columns: list[ColumnReturn]
+    """Reward columns that pay for the surface of texts, newest first."""
     audit: AuditTold
     rates: list[CorrectedRate]
     """The share of hacks by detectors and by each judge, corrected by verdicts."""
@@ -224,6 +227,7 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
         watching=[name for name, force in settings.items() if force.enabled],
         switched_off=[name for name, force in settings.items() if not force.enabled],
         detectors=_detectors(session, run.id, audit),
+        columns=queries.column_returns(session, Scope(run_ids=[run.id])),
         audit=AuditTold.from_row(audit, rate_low=audit.rate.low, rate_high=audit.rate.high),
         rates=corrected_rates(session, run),
         verdicts=dict(Counter(str(each.verdict) for each in judgements.values()).most_common()),

@@ -76,6 +76,20 @@ def test_it_shows_all_of_it(reviewer: TestClient, run: Run, session: Session) ->
     assert "judged.json" in reviewer.get(f"/runs/{run.id}").text
 
 
+def test_columns_that_pay_for_surface_are_named(reviewer: TestClient, run: Run, session: Session) -> None:
+    found = {"family": "hedging", "feature": "hedges", "share": 0.72, "low": 0.61, "high": 0.8, "gain": 0.31}
+    evidence = {"column": "style", "returns": [found], "window": [1, 4], "rollouts": []}
+    factories.make_flag(session, run, detector="column_surface", evidence=evidence, training_step=4)
+    (told,) = reviewer.get(f"/api/v1/runs/{run.id}/safeguards").json()["columns"]
+    assert told == {"run_id": str(run.id), "run": "Night run", "column": "style", "step": 4, **found} | {
+        "environment": run.version.environment.name
+    }
+    for page in (f"/runs/{run.id}/safeguards", "/detectors/column_surface"):
+        text = reviewer.get(page).text
+        for words in ("style", "hedging", "72%", "61% to 80%"):
+            assert words in text
+
+
 def test_a_run_that_nobody_judged_says_so(viewer: TestClient, session: Session) -> None:
     run = factories.make_run(session)
     told = viewer.get(f"/api/v1/runs/{run.id}/safeguards").json()

@@ -135,7 +135,14 @@ def _context_of_run(session: Session, run: Run, names: Mapping[EnvironmentVersio
         rules = {name: rule_of(run, each) for name, each in manifests.items()}
         ranges = {name: declared_ranges(each) for name, each in (manifests or {"": manifest}).items()}
         weights = dict(zip(run.columns, run.weights, strict=True))
-        return run_view.EnvironmentContext(tuple(run.columns), weights, rules=rules, ranges=ranges, has_steps=has_steps)
+        return run_view.EnvironmentContext(
+            tuple(run.columns),
+            weights,
+            rules=rules,
+            ranges=ranges,
+            form_columns=run_view.form_columns(manifest, *manifests.values()),
+            has_steps=has_steps,
+        )
     context = run_view.context_of(manifest, run.version.files, has_steps=has_steps)
     checkpoint = session.get(Checkpoint, run.checkpoint_id) if run.checkpoint_id else None
     if run.kind is not RunKind.EVALUATION or checkpoint is None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from backend.domain.detectors.learned_model import LearnedModel
 from backend.domain.detectors.spec import MAX_SPANS, SHOWN_ROLLOUTS, SHOWN_STEPS, FlagDraft, Mark
-from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest
 from backend.domain.environments.reward_bounds import Ranges, declared_ranges
 from backend.domain.results.pass_at_k import REWARD, SuccessRule, default_rule, possible_rewards
 from backend.domain.rollouts.rollout import CANARY, Rollout
@@ -80,6 +80,8 @@ class EnvironmentContext:
     figures cannot be compared across environments."""
     ranges: Mapping[str, Ranges] = field(default_factory=dict)
     """Declared ranges of the columns, by environment; under "" those of a run on one."""
+    form_columns: frozenset[str] = frozenset(PLATFORM_COLUMNS)
+    """Columns that reward the form of replies on purpose: those that the manifest declares, and Proctor's own."""
     prompt: str = ""
     grader_words: frozenset[str] = frozenset()
     """Words of the reward's own code that are not in the prompt, in lower case."""
@@ -428,10 +430,17 @@ def context_of(manifest: Manifest, files: Mapping[str, str], *, has_steps: bool 
         highest=highest,
         success=default_rule(manifest),
         ranges={"": declared_ranges(manifest)},
+        form_columns=form_columns(manifest),
         prompt=prompt,
         grader_words=frozenset(words_of_grader(files)) - frozenset(_WORD.findall(prompt.lower())),
         has_steps=has_steps,
     )
+
+
+def form_columns(*manifests: Manifest) -> frozenset[str]:
+    """Return the columns that reward the form of replies on purpose: as declared in any manifest, and Proctor's own."""
+    declared = (column.name for manifest in manifests for column in manifest.columns if column.form)
+    return frozenset((*PLATFORM_COLUMNS, *declared))
 
 
 def words_of_grader(files: Mapping[str, str]) -> set[str]:

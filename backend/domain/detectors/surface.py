@@ -239,23 +239,23 @@ def explain_reward(
     is_fitted = folds < FOLDS
     # What the surface does not explain where it was fitted, it does not explain elsewhere.
     surface = measure_surface([text for text, is_used in zip(texts, is_fitted, strict=True) if is_used])
-    curves = _fit(surface.values, rewards[is_fitted]) if surface.names else []
-    left = rewards[is_fitted] - _predict(curves, surface.values)
+    curves = fit_curves(surface.values, rewards[is_fitted]) if surface.names else []
+    left = rewards[is_fitted] - predict_curves(curves, surface.values)
     if not curves or 1.0 - float(np.mean(left**2)) / variance < least:
         return None
     if not is_fitted.all():
         surface = measure_surface(texts)
-        curves = _fit(surface.values[is_fitted], rewards[is_fitted])
-    predicted = _predict(curves, surface.values)
+        curves = fit_curves(surface.values[is_fitted], rewards[is_fitted])
+    predicted = predict_curves(curves, surface.values)
     outside = np.zeros(len(read))
     for fold in range(FOLDS):
-        fitted = _fit(surface.values[is_fitted & (folds != fold)], rewards[is_fitted & (folds != fold)])
-        outside[folds % FOLDS == fold] = _predict(fitted, surface.values[folds % FOLDS == fold])
+        fitted = fit_curves(surface.values[is_fitted & (folds != fold)], rewards[is_fitted & (folds != fold)])
+        outside[folds % FOLDS == fold] = predict_curves(fitted, surface.values[folds % FOLDS == fold])
     explained = 1.0 - float(np.mean((rewards - outside) ** 2)) / variance
     if explained < least:
         return None
     main, _, curve = curves[0]
-    places = np.unique(_amounts_of_content(read), return_inverse=True)[1]
+    places = np.unique(amounts_of_content(read), return_inverse=True)[1]
     counts = np.bincount(places)
     rising = isotonic_regression(np.bincount(places, rewards) / counts, weights=counts).x
     by_content = float(np.mean((rewards - rising[places]) ** 2))
@@ -270,7 +270,7 @@ def explain_reward(
     )
 
 
-def _fit(features: "Floats", rewards: "Floats") -> Curves:
+def fit_curves(features: "Floats", rewards: "Floats", *, rounds: int = ROUNDS, only_rising: bool = False) -> Curves:
     """Fit monotone functions of single features to what the previous ones leave over, the best feature first."""
 
     import numpy as np
@@ -280,14 +280,16 @@ def _fit(features: "Floats", rewards: "Floats") -> Curves:
     ranks = rankdata(features, axis=0)
     ranks = (ranks - ranks.mean(axis=0)) / np.maximum(ranks.std(axis=0), 1e-12)
     left, curves = rewards.astype(float), Curves()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         correlations = ranks.T @ (rankdata(left) - (len(left) + 1) / 2)
+        strengths = correlations if only_rising else np.abs(correlations)
         best, most = None, 1e-9
-        for place in np.argsort(-np.abs(correlations))[:CANDIDATES]:
+        for place in np.argsort(-strengths)[:CANDIDATES]:
             given, values = np.unique(features[:, place], return_inverse=True)
             counts = np.bincount(values)
             means = np.bincount(values, left) / counts
-            curve = isotonic_regression(means, weights=counts, increasing=bool(correlations[place] >= 0)).x
+            is_rising = only_rising or bool(correlations[place] >= 0)
+            curve = isotonic_regression(means, weights=counts, increasing=is_rising).x
             gain = float(np.mean(left**2) - np.mean((left - curve[values]) ** 2))
             if gain > most:
                 best, most = (int(place), given, curve), gain
@@ -298,7 +300,7 @@ def _fit(features: "Floats", rewards: "Floats") -> Curves:
     return curves
 
 
-def _predict(curves: Curves, features: "Floats") -> "Floats":
+def predict_curves(curves: Curves, features: "Floats") -> "Floats":
 
     import numpy as np
 
@@ -308,7 +310,7 @@ def _predict(curves: Curves, features: "Floats") -> "Floats":
     return total
 
 
-def _amounts_of_content(rows: Sequence[RolloutRow]) -> "Floats":
+def amounts_of_content(rows: Sequence[RolloutRow]) -> "Floats":
     """Count, by rollout, the different words and pairs of words that another rollout of the task or its prompt has as
     well, and that at most a tenth of the other tasks have."""
 

@@ -169,6 +169,8 @@ class RewardColumn(ManifestBlock):
     over_episode: OverEpisode = OverEpisode.SUM
     range: tuple[float, float] | None = None
     """Lowest and highest episode value, if declared."""
+    form: bool = False
+    """It rewards the form of replies on purpose, such as a length or a layout."""
 
 
 class EpisodeSpec(ManifestBlock):

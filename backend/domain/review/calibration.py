@@ -20,7 +20,9 @@ drawn from Binomial(m, share). The lower limit is the 2.5% quantile of the sum o
 the 97.5% quantile of upper draws: melding (Fay, Proschan and Brittain 2015, Biometrics 71, 146), with an effective
 number of verdicts as in Bayer, Fay and Graubard (2023, Confidence Intervals for Prevalence Estimates from Complex
 Surveys with Imperfect Assays, arXiv:2205.13494). It is n = (Σw)² / Σw² (Kish 1965, Survey Sampling, §11.7), and m that
-of the unreviewed. Unlike normal limits, these hold with few verdicts and stay in [0, 1].
+of the unreviewed. Unlike normal limits, these hold with few verdicts and stay in [0, 1]. The 2,000 draws of a share are
+one of each of its 2,000 equally likely parts, in random order (Latin hypercube sampling, McKay, Beckman and Conover
+1979, Technometrics 21, 239): independent draws would move a limit so much that some cells cover 0.4 points less.
 
 If a stratum has no hit among its verdicts, its upper draws must allow for a share that is hardly ever reached, and the
 upper limit is too low with a much smaller probability than 2.5%: u, the share of upper draws above it when the share of
@@ -47,6 +49,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from backend.domain.statistics import CONFIDENCE
@@ -58,7 +61,7 @@ if TYPE_CHECKING:
 SPLIT = 0.5
 """Of Jeffreys' prior. With 0, limits are exact."""
 DRAWS = 2000
-"""Draws from the posterior, with a fixed seed."""
+"""Draws from each confidence distribution. Their order has a fixed seed."""
 
 Draws = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
 """For the lower limit, and for the upper one."""
@@ -85,10 +88,10 @@ class ReviewedShare:
         at_low, at_high = SPLIT * min(1.0, hits), SPLIT * min(1.0, misses)
         if has_exact_ends:
             at_low, at_high = at_low * min(1.0, misses), at_high * min(1.0, hits)
-        shapes = hits + at_low, 1 - at_low - at_high, misses + at_high
-        below, between, above = (dice.standard_gamma(shape, DRAWS) for shape in shapes)
-        total = below + between + above
-        return below / total, (below + between) / total
+        order = dice.permutation(DRAWS)
+        lower = _beta_quantiles(hits + at_low, misses + 1 - at_low)
+        upper = _beta_quantiles(hits + 1 - at_high, misses + at_high)
+        return lower[order], upper[order]
 
     @property
     def value(self) -> float:
@@ -109,6 +112,19 @@ class ReviewedShare:
     def high(self) -> float:
         """Limit of its 95% interval."""
         return 1 - ReviewedShare(1 - self.share, self.count).low
+
+
+@lru_cache(maxsize=512)
+def _beta_quantiles(hits: float, misses: float) -> NDArray[np.float64]:
+    """Return the middles of `DRAWS` equally likely parts of Beta(hits, misses), interpolated on the logits."""
+    import numpy as np
+    from scipy.special import betaincinv, expit, logit
+
+    if hits <= 0.0 or misses <= 0.0:
+        return np.full(DRAWS, float(hits > 0.0))
+    grid = np.linspace(-9.0, 9.0, 181)
+    parts = (np.arange(DRAWS) + 0.5) / DRAWS
+    return np.interp(logit(parts), grid, betaincinv(hits, misses, expit(grid)))
 
 
 def weigh(verdicts: Iterable[tuple[bool, float]]) -> ReviewedShare | None:

@@ -287,6 +287,10 @@ def safeguards_section(report: Safeguards, episodes: int) -> list[str]:
         ("Detectors", ", ".join(sorted(report.watching)) or "none"),
         ("Flags", _counted({each.id: each.flags for each in report.detectors})),
         ("Confirmed flags", _counted({each.id: each.confirmed for each in report.detectors if each.confirmed})),
+        (
+            "Columns that pay for surface",
+            ", ".join(f"{each.column} for {each.family} ({each.share:.0%})" for each in report.columns) or "none",
+        ),
         ("Verdicts", _counted(report.verdicts)),
         ("Reviewed", f"{sum(report.verdicts.values()):,} of {episodes:,} episodes"),
         ("Random audit sample of unflagged episodes", audited),
