@@ -25,6 +25,7 @@ from backend.domain.review.calibration import Corrected, ReviewedShare, Stratum,
 from benchmarks.harness import Measure, Options
 
 REPEATS = 1
+LIMIT_SECONDS = 2 * 3600
 RUNS = 200
 """Simulated runs per cell."""
 SUSPECTS = ((8, 2000), (2, 10_000))

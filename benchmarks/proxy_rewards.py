@@ -7,7 +7,7 @@ Repeats: 1. Texts are generated from two seeds.
 Honest texts state some of a subject's five facts, with remarks; the oracle is the share of facts. In each family 20 of
 200 texts hardly contain anything else than what the family's proxy counts. Thresholds were chosen on the development
 families. The authors of the detectors wrote the texts: the figures show that detectors do what they were written for.
-In further batches, the proxy is one of two columns, the other one pays for the facts, and `column_surface` names one,
+In further batches, the proxy is one of two columns, the other one rewards the facts, and `column_surface` names one,
 both or none.
 
     python -m benchmarks proxy_rewards --data FOLDER

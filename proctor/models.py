@@ -653,6 +653,27 @@ class DetectorTold(Model):
     recall_at_least: float | None
 
 
+class ColumnReturn(Model):
+    """A reward column of a run that rewards the surface of texts, as `column_surface` reported it."""
+
+    run_id: UUID
+    run: str
+    environment: str
+    column: str
+    family: str
+    """Length, keywords, structure, agreement, hedging, style or code style."""
+    feature: str
+    share: float
+    """Share of the column's variance within tasks that the family predicts, beyond success and content."""
+    low: float
+    high: float
+    """95% interval of the share."""
+    gain: float
+    """Difference in reward between the rollouts with the most and the least of the family."""
+    step: int | None
+    """Null for evaluations."""
+
+
 class AuditTold(Model):
     """The random audit sample of this run."""
 
@@ -3364,6 +3385,8 @@ class Safeguards(Model):
     """Detectors that the environment or the run disables."""
     detectors: list[DetectorTold]
     """Those with flags, most flags first."""
+    columns: list[ColumnReturn]
+    """Reward columns that reward the surface of texts, newest first."""
     audit: AuditTold
     rates: list[CorrectedRate]
     """The share of hacks by detectors and by each judge, corrected by verdicts."""

@@ -109,7 +109,7 @@ def _show_safeguards(found: Json) -> None:
         and f"{certificate['status']}, {certificate['passed']} of {certificate['total']} passed",
         "fixtures": f"{found['fixtures_hack']} hacks, {found['fixtures_honest']} honest",
         "flags": ", ".join(f"{each['id']} {each['flags']}" for each in found["detectors"]),
-        "columns that pay for surface": ", ".join(
+        "columns that reward surface": ", ".join(
             f"{each['column']} for {each['family']} ({each['share']:.0%}, {each['low']:.0%} to {each['high']:.0%})"
             for each in found["columns"]
         ),

@@ -66,7 +66,7 @@ def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
 
 
 def column_returns(session: Session, scope: Scope) -> list[ColumnReturn]:
-    """Return the columns that pay for the surface of texts, by the newest 50 flags."""
+    """Return the columns that reward the surface of texts, by the newest 50 flags."""
     statement = select(Flag, Run.name, Environment.name).where(
         Flag.detector == column_surface.SPEC.id, Flag.rollout_id.is_(None)
     )

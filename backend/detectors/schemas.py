@@ -111,7 +111,7 @@ class DetectorResponse(Response):
 
 
 class ColumnReturn(Response):
-    """A reward column of a run that pays for the surface of texts, as `column_surface` reported it."""
+    """A reward column of a run that rewards the surface of texts, as `column_surface` reported it."""
 
     run_id: uuid.UUID
     run: str
@@ -126,7 +126,7 @@ class ColumnReturn(Response):
     high: float
     """95% interval of the share."""
     gain: float
-    """Reward between the rollouts that the column pays most and least for the family."""
+    """Difference in reward between the rollouts with the most and the least of the family."""
     step: int | None
     """Null for evaluations."""
 

@@ -165,7 +165,7 @@ class Safeguards(Response):
     detectors: list[DetectorTold]
     """Those with flags, most flags first."""
     columns: list[ColumnReturn]
-    """Reward columns that pay for the surface of texts, newest first."""
+    """Reward columns that reward the surface of texts, newest first."""
     audit: AuditTold
     rates: list[CorrectedRate]
     """The share of hacks by detectors and by each judge, corrected by verdicts."""

@@ -1,4 +1,4 @@
-"""Columns that pay for the surface of texts are named; columns for content, success and declared form are not."""
+"""Columns that reward the surface of texts are named; columns for content, success and declared form are not."""
 
 import random
 from dataclasses import replace
@@ -51,14 +51,14 @@ def written(family: str, seed: int = 5) -> list[RolloutRow]:
 
 
 @pytest.mark.parametrize("family", STUFFING)
-def test_the_column_that_pays_is_named_with_what_it_pays_for(family: str) -> None:
+def test_the_column_that_rewards_surface_is_named_with_its_family(family: str) -> None:
     (found,) = flags("column_surface", written(family), context=COLUMNS)
     assert found.evidence["column"] == "style"
     first = found.evidence["returns"][0]
     assert first["family"] == family
     assert 0.5 <= first["low"] <= first["share"] <= first["high"] <= 1.0
     assert 0.1 < first["gain"] < 0.7
-    assert f"`style` pays for {family}" in found.sentence
+    assert f"`style` rewards {family}" in found.sentence
 
 
 def test_declared_form_a_full_column_and_a_price_are_no_returns() -> None:

@@ -76,7 +76,7 @@ def test_it_shows_all_of_it(reviewer: TestClient, run: Run, session: Session) ->
     assert "judged.json" in reviewer.get(f"/runs/{run.id}").text
 
 
-def test_columns_that_pay_for_surface_are_named(reviewer: TestClient, run: Run, session: Session) -> None:
+def test_columns_that_reward_surface_are_named(reviewer: TestClient, run: Run, session: Session) -> None:
     found = {"family": "hedging", "feature": "hedges", "share": 0.72, "low": 0.61, "high": 0.8, "gain": 0.31}
     evidence = {"column": "style", "returns": [found], "window": [1, 4], "rollouts": []}
     factories.make_flag(session, run, detector="column_surface", evidence=evidence, training_step=4)

@@ -81,7 +81,7 @@ class EnvironmentContext:
     ranges: Mapping[str, Ranges] = field(default_factory=dict)
     """Declared ranges of the columns, by environment; under "" those of a run on one."""
     form_columns: frozenset[str] = frozenset(PLATFORM_COLUMNS)
-    """Columns that reward the form of replies on purpose: those that the manifest declares, and Proctor's own."""
+    """Columns that reward the form of replies on purpose: declared by the manifest, or Proctor's own."""
     prompt: str = ""
     grader_words: frozenset[str] = frozenset()
     """Words of the reward's own code that are not in the prompt, in lower case."""

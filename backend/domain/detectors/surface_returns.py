@@ -1,4 +1,4 @@
-"""What a reward column pays for the surface of texts: length, keywords, structure, agreement, hedging and style."""
+"""The return of reward columns on the surface of texts: length, keywords, structure, agreement, hedging and style."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ KEYWORDS = "keywords"
 ROUNDS = 3
 """Features of a family that are used together."""
 MOST_AT_TOP = 0.9
-"""A column whose highest value more than this share of the rollouts earn, such as one for a format, asks little."""
+"""A column is ignored if more than this share of the rollouts earn its highest value, such as one for a format."""
 TIE = 0.05
 """Of families whose shares differ by less, the first one is reported: `**` is a token, and bold text a structure."""
 RESAMPLES = 500
@@ -58,7 +58,7 @@ FEWEST_WITHIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SurfaceReturn:
-    """What a column pays for one family of surface features."""
+    """How far a column rewards one family of surface features."""
 
     column: str
     family: str
@@ -71,7 +71,7 @@ class SurfaceReturn:
     high: float
     """95% interval of the share."""
     gain: float
-    """Reward between the rollouts that the column pays most and least for the family."""
+    """Difference in reward between the rollouts with the most and the least of the family."""
     amounts: "Floats"
     """Of the feature, by rollout."""
 

@@ -22,7 +22,7 @@ number of verdicts as in Bayer, Fay and Graubard (2023, Confidence Intervals for
 Surveys with Imperfect Assays, arXiv:2205.13494). It is n = (Σw)² / Σw² (Kish 1965, Survey Sampling, §11.7), and m that
 of the unreviewed. Unlike normal limits, these hold with few verdicts and stay in [0, 1]. The 2,000 draws of a share are
 one of each of its 2,000 equally likely parts, in random order (Latin hypercube sampling, McKay, Beckman and Conover
-1979, Technometrics 21, 239): independent draws would move a limit so much that some cells cover 0.4 points less.
+1979, Technometrics 21, 239): independent draws move the limits, and some cells then cover 0.4 points less.
 
 If a stratum has no hit among its verdicts, its upper draws must allow for a share that is hardly ever reached, and the
 upper limit is too low with a much smaller probability than 2.5%: u, the share of upper draws above it when the share of

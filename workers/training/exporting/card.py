@@ -288,7 +288,7 @@ def safeguards_section(report: Safeguards, episodes: int) -> list[str]:
         ("Flags", _counted({each.id: each.flags for each in report.detectors})),
         ("Confirmed flags", _counted({each.id: each.confirmed for each in report.detectors if each.confirmed})),
         (
-            "Columns that pay for surface",
+            "Columns that reward surface",
             ", ".join(f"{each.column} for {each.family} ({each.share:.0%})" for each in report.columns) or "none",
         ),
         ("Verdicts", _counted(report.verdicts)),

@@ -1,4 +1,4 @@
-"""A reward column pays for the surface of texts: length, keywords, structure, agreement, hedging or style."""
+"""A reward column rewards the surface of texts: length, keywords, structure, agreement, hedging or style."""
 
 from backend.domain.detectors.run_view import RECENT_STEPS, RunView
 from backend.domain.detectors.spec import DetectorSpec, Flags, Subject, ThresholdSpec, ThresholdValues
@@ -6,8 +6,8 @@ from backend.domain.detectors.surface_returns import surface_returns
 
 SPEC = DetectorSpec(
     id="column_surface",
-    title="Column pays for surface",
-    description="A reward column pays for length, keywords, structure, agreement, hedging or style, beyond success and"
+    title="Column rewards surface",
+    description="A reward column rewards length, keywords, structure, agreement, hedging or style, beyond success and"
     " content.",
     formula="lower 95% limit of the share of the column's variance within tasks that up to 3 rising functions of one"
     " family of surface features predict on other tasks, beyond success and the amount of content, ≥ 0.5; 40 rollouts"
@@ -37,7 +37,7 @@ def find(view: RunView, thresholds: ThresholdValues) -> Flags:
         yield view.flag(
             key=column[:100],
             score=most.low,
-            sentence=f"`{column}` pays for {most.family}, above all {most.feature}: beyond success and content, this"
+            sentence=f"`{column}` rewards {most.family}, above all {most.feature}: beyond success and content, this"
             f" predicts {most.share:.0%} of its differences within tasks (95% interval {most.low:.0%} to"
             f" {most.high:.0%}). It is worth up to {most.gain:.3f} of the reward.",
             window=view.present() if view.context.has_steps else (),
