@@ -21,7 +21,7 @@ from backend.results.differences import SettingDifference, differing_settings
 from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderboard
 from backend.results.planning import PlanSampleSize, SamplePlan, plan_for
 from backend.results.schemas import CompareRuns, LeaderboardRequest
-from backend.results.scores import ComparedRun
+from backend.results.scores import ComparedRun, best_steps
 from backend.rollouts import queries as rollout_queries
 from backend.rollouts.queries import columns_of
 from backend.rollouts.transcripts import mark_differences
@@ -87,6 +87,8 @@ class ComparePage:
     regressed: Sequence[TaskPair] = ()
     """Most regressed first."""
     differences: Sequence[SettingDifference] = ()
+    best: dict[uuid.UUID, int] = field(default_factory=dict)
+    """Training steps of the candidates' best checkpoints."""
     trained: Sequence[uuid.UUID] = ()
     """Runs with curves: those that train, and those whose checkpoints were evaluated."""
     most: int = MAX_SIDES
@@ -102,6 +104,7 @@ def show_comparison(
     runs += [run for run in queries.runs(session, RunFilter(limit=200)).items if run.id not in known]
     candidates = [run for run in runs if run.kind in COMPARABLE and run.status is not RunStatus.QUEUED]
     context = ComparePage(choice, candidates, sides)
+    context.best = best_steps(session, [run.id for run in candidates if run.kind is RunKind.TRAINING])
     if len(sides) < 2:
         return page(request, "results/compare.html", context, block="comparison")
     comparison = compare(session, sides)

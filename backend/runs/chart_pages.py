@@ -16,15 +16,24 @@ from backend.domain.results.curves import Band
 from backend.domain.vocabulary import RunKind
 from backend.results.differences import SettingDifference, differing_settings
 from backend.runs import queries
-from backend.runs.curves import MAX_CURVES, CurvesRequest, RunGroup, XAxis, find_runs, group_seeds, metric_names
+from backend.runs.curves import (
+    MAX_CURVES,
+    MAX_SEARCHED,
+    CurvesRequest,
+    RunGroup,
+    XAxis,
+    find_runs,
+    group_seeds,
+    metric_names,
+)
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.streams import live_page
 
 router = APIRouter()
-MAX_CANDIDATES = 200
-MAX_DESCRIBED = 12
+MAX_CANDIDATES = 100
+MAX_DESCRIBED = MAX_SEARCHED
 """Runs whose differing settings have a column each."""
 
 
@@ -71,7 +80,7 @@ class RunChart:
     is_over: bool = False
     xs: tuple[XAxis, ...] = tuple(XAxis)
     bands: tuple[Band, ...] = tuple(Band)
-    most: int = MAX_CURVES
+    most_searched: int = MAX_SEARCHED
 
 
 def _topics(choice: Annotated[ChartChoice, Query()]) -> tuple[str, ...]:

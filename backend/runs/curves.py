@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 from sqlalchemy import select, text
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MAX_CURVES = 100
 """Curves of one chart: runs × metrics."""
 MAX_METRICS = 8
+MAX_SEARCHED = 12
+"""Runs whose metrics are offered: the others mostly have the same, and each metric costs an index descent."""
 MAX_NAMED = 1000
 """Runs that one request may name."""
 MAX_READ = 400_000
@@ -150,21 +152,18 @@ class RunGroup:
 
 
 # One row per curve, with its points as big-endian doubles: 200,000 rows would take longer than the rest of the answer.
-# A resumed run writes steps again: the newest attempt counts. Values that are null (NaN or infinite) are not drawn.
+# In the order of the primary key, without a sort: a resumed run's steps are there once for each attempt.
 _CURVES = text("""
-WITH latest AS (
-    SELECT DISTINCT ON (run_id, name, step) run_id, name, step, value, at
-    FROM metric_points
-    WHERE run_id = ANY(CAST(:runs AS uuid[])) AND name = ANY(CAST(:names AS text[]))
-    ORDER BY run_id, name, step, attempt DESC
-)
-SELECT run_id, name, string_agg(float8send(step::float8), '' ORDER BY step) AS steps,
-       string_agg(float8send(value), '' ORDER BY step) AS points,
-       CASE WHEN :with_time THEN string_agg(float8send(extract(epoch FROM at)::float8), '' ORDER BY step) END AS times
-FROM latest WHERE value IS NOT NULL GROUP BY run_id, name
+SELECT run_id, name, string_agg(float8send(step::float8), '' ORDER BY step, attempt) AS steps,
+       string_agg(float8send(coalesce(value, 'NaN')), '' ORDER BY step, attempt) AS points,
+       CASE WHEN :with_time
+            THEN string_agg(float8send(extract(epoch FROM at)::float8), '' ORDER BY step, attempt) END AS times
+FROM metric_points
+WHERE run_id = ANY(CAST(:runs AS uuid[])) AND name = ANY(CAST(:names AS text[]))
+GROUP BY run_id, name
 """)
 
-# The same with the minimum and maximum of each of `buckets` ranges of steps.
+# The same with the minimum and maximum of each of `buckets` ranges of steps, of the newest attempts.
 _THINNED = text("""
 WITH latest AS (
     SELECT DISTINCT ON (run_id, name, step) run_id, name, step, value, at
@@ -216,8 +215,8 @@ def find_runs(session: Session, run_ids: Sequence[uuid.UUID]) -> list[Run]:
 
 
 def metric_names(session: Session, run_ids: Sequence[uuid.UUID]) -> dict[str, int]:
-    """The metrics of these runs, and how many of them have each."""
-    return {row.name: row.runs for row in session.execute(_NAMES, {"runs": list(run_ids)})}
+    """The metrics of the first of these runs, and how many of them have each."""
+    return {row.name: row.runs for row in session.execute(_NAMES, {"runs": list(run_ids[:MAX_SEARCHED])})}
 
 
 def group_seeds(runs: Sequence[Run]) -> list[RunGroup]:
@@ -343,35 +342,36 @@ def _stored_curves(
     if is_large:
         parameters["buckets"] = max(100, MAX_READ // (2 * len(runs) * len(names)))
 
-    def array(sent: bytes | memoryview) -> "NDArray[np.float64]":
-        return np.frombuffer(sent, dtype=">f8").astype(float)
-
-    read = {
-        (row.run_id, row.name): (array(row.steps), array(row.points), row.times and array(row.times))
-        for row in session.execute(_THINNED if is_large else _CURVES, parameters)
-    }
+    read: dict[tuple[uuid.UUID, str], NDArray[np.float64]] = {}
+    for row in session.execute(_THINNED if is_large else _CURVES, parameters):
+        points = np.array([np.frombuffer(sent, dtype=">f8") for sent in (row.steps, row.points, row.times) if sent])
+        newest = np.append(points[0, 1:] != points[0, :-1], True)  # of the attempts at a step
+        points = points[:, newest & ~np.isnan(points[1])].astype(float)
+        if points.shape[1]:
+            read[row.run_id, row.name] = points
     curves: dict[tuple[uuid.UUID, str], MetricCurve | str] = {}
     for run, metric in product(runs, metrics):
         if (run.id, metric) not in read:
             continue
-        steps, values, times = read[run.id, metric]
-        curve: MetricCurve | str = MetricCurve(steps, steps, values)
+        steps, values, *times = read[run.id, metric]
+        placed = MetricCurve(steps, steps, values)
+        curve: MetricCurve | str = placed
         episodes = _episodes_per_step(run.configuration)
         if request.x is XAxis.TIME:
-            hours = (times - (run.started_at or run.created_at).timestamp()) / 3600
+            hours = (times[0] - (run.started_at or run.created_at).timestamp()) / 3600
             # A step that a resumed run wrote again is later than the next one of the attempt before: in order of time.
             order = np.argsort(hours, kind="stable")
             curve = MetricCurve(hours[order], steps[order], values[order])
         elif request.x is not XAxis.STEP and metric.startswith("sft/"):
             curve = f"The warm-up has no {request.x}: show it by step or time."
         elif request.x is XAxis.ROLLOUTS:
-            curve = replace(curve, x=steps * episodes) if episodes else "It samples no rollouts."
+            curve = replace(placed, x=steps * episodes) if episodes else "It samples no rollouts."
         elif request.x is XAxis.TOKENS and (run.id, "tokens/out") not in read:
             curve = "It has no points of tokens/out."
         elif request.x is XAxis.TOKENS:
-            known, amounts, _ = read[run.id, "tokens/out"]
+            known, amounts = read[run.id, "tokens/out"]
             total = np.concatenate(([0.0], np.cumsum(amounts)))
-            curve = replace(curve, x=total[known.searchsorted(steps, "right")])
+            curve = replace(placed, x=total[known.searchsorted(steps, "right")])
         curves[run.id, metric] = curve
     return curves, not is_large
 
@@ -392,4 +392,4 @@ def _rounded(values: "NDArray[np.float64]", digits: int = 7) -> list[float]:
 def _with_gaps(values: "NDArray[np.float64] | None") -> list[float | None] | None:
     if values is None:
         return None
-    return [None if value != value else cast(float, value) for value in _rounded(values)]
+    return [None if value != value else value for value in _rounded(values)]

@@ -211,7 +211,7 @@
         button.querySelector("span").textContent = series.label;
         button.addEventListener("click", () => this.toggle(index, button));
         return button;
-      }));
+      }), Object.assign(document.createElement("span"), { className: "faint" }));
       this.values(null);
     }
 
@@ -228,6 +228,12 @@
         const value = index == null ? values.findLast((each) => each != null) : values[index];
         slot.textContent = format(value) + (unit && value != null ? ` ${unit}` : "");
       });
+      // which point the numbers are of: the one below the pointer, or each curve's latest
+      const place = this.legend.querySelector(":scope > .faint");
+      const latest = this.data.x[this.data.series[0]?.values.findLastIndex((each) => each != null)];
+      const isShared = this.data.series.every(({ values }) => this.data.x[values.findLastIndex((each) => each != null)] === latest);
+      const unit = this.figure.dataset.x.endsWith("step") ? "step" : this.figure.dataset.x;
+      if (place) place.textContent = index != null ? `${unit} ${format(this.data.x[index])}` : isShared && latest != null ? `latest, ${unit} ${format(latest)}` : "latest of each";
     }
 
     table() {

@@ -98,6 +98,7 @@
       const { low, high, log } = this.form.elements;
       this.figure.querySelector("[data-x-label]").textContent = `by ${this.data.x_label}`;
       this.figure.querySelector("[data-unzoom]").hidden = low.value === "" && high.value === "";
+      const { left = -1, top = -1 } = this.plot?.cursor ?? {};
       this.plot?.destroy();
       this.plot = null;
       this.plotBox.replaceChildren();
@@ -150,6 +151,7 @@
       this.plot.over.addEventListener("click", () => this.open());
       this.tip = this.plot.over.appendChild(Object.assign(document.createElement("div"), { className: "tip", hidden: true }));
       this.names();
+      if (left >= 0) this.plot.setCursor({ left, top }); // the pointer is where it was
     }
 
     names() {

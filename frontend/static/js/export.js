@@ -7,11 +7,26 @@
   const style = (element) => getComputedStyle(element);
   const shown = (element) => element.checkVisibility() && element.getBoundingClientRect().width > 0;
 
+  // Programs that read SVG do not know oklch.
+  const dot = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const known = new Map();
+  const rgb = (colour) => {
+    if (!/^(oklch|oklab|color|lab|lch)\(/.test(colour)) return colour;
+    if (!known.has(colour)) {
+      dot.clearRect(0, 0, 1, 1);
+      dot.fillStyle = colour;
+      dot.fillRect(0, 0, 1, 1);
+      const [red, green, blue, alpha] = dot.getImageData(0, 0, 1, 1).data;
+      known.set(colour, alpha === 255 ? `rgb(${red}, ${green}, ${blue})` : `rgba(${red}, ${green}, ${blue}, ${(alpha / 255).toFixed(3)})`);
+    }
+    return known.get(colour);
+  };
+
   const draw = (width, height) => {
     const svg = document.createElementNS(NAMES, "svg");
     const add = (name, attributes, text) => {
       const element = document.createElementNS(NAMES, name);
-      for (const [key, value] of Object.entries(attributes)) if (value != null) element.setAttribute(key, value);
+      for (const [key, value] of Object.entries(attributes)) if (value != null) element.setAttribute(key, key === "fill" || key === "stroke" ? rgb(value) : value);
       if (text != null) element.textContent = text;
       svg.append(element);
       return element;
@@ -128,7 +143,7 @@
     const own = [svg, ...svg.querySelectorAll("*")];
     [clone, ...clone.querySelectorAll("*")].forEach((element, index) => {
       const look = style(own[index]);
-      for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-family", "opacity"]) element.setAttribute(name, look.getPropertyValue(name));
+      for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-family", "opacity"]) element.setAttribute(name, rgb(look.getPropertyValue(name)));
     });
     clone.querySelectorAll("title").forEach((title) => title.remove());
     const { width, height } = svg.getBoundingClientRect();
@@ -155,8 +170,8 @@
   };
 
   // A cell that a spreadsheet would read as a formula is marked as text.
-  const csv = (element) => [...element.rows].map((row) => [...row.cells].map((cell) => {
-    const text = cell.innerText.trim().replace(/\s+/g, " ").replace(/^−(?=[\d.])/, "-");
+  const csv = (rows) => rows.map((row) => row.map((cell) => {
+    const text = `${cell ?? ""}`.trim().replace(/\s+/g, " ").replace(/^−(?=[\d.])/, "-");
     const safe = /^[=+@\t\r]|^-(?![\d.]+%?$)/.test(text) && !/^\+[\d.]+%?$/.test(text) ? `'${text}` : text;
     return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   }).join(",")).join("\r\n") + "\r\n";
@@ -169,7 +184,13 @@
     const subject = menu.closest("[data-chart], [data-curves], .histogram") ?? menu.closest(".table-frame").querySelector("table");
     const title = subject.dataset.title || subject.getAttribute("aria-label") || subject.querySelector("figcaption b, figcaption")?.firstChild?.textContent || "table";
     const name = title.trim().replace(/[^\w.-]+/g, "-").toLowerCase().slice(0, 80) || "table";
-    if (button.dataset.export === "csv") return save(new Blob([csv(subject)], { type: "text/csv" }), `${name}.csv`);
+    if (button.dataset.export === "csv") {
+      const { x = [], series = [] } = subject.chart?.data ?? {};
+      const rows = subject.matches("table")
+        ? [...subject.rows].filter(shown).map((row) => [...row.cells].map((cell) => cell.innerText))
+        : [[subject.dataset.x, ...series.map(({ label }) => label)], ...x.map((at, index) => [at, ...series.map(({ values }) => values[index])])];
+      return save(new Blob([csv(rows)], { type: "text/csv" }), `${name}.csv`);
+    }
     const svg = subject.matches("table") ? table(subject) : subject.chart ? chart(subject) : copy(subject.querySelector("svg"));
     if (!svg) return;
     if (button.dataset.export === "png") picture(svg, `${name}.png`);
