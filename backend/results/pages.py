@@ -90,7 +90,7 @@ class ComparePage:
     best: dict[uuid.UUID, int] = field(default_factory=dict)
     """Training steps of the candidates' best checkpoints."""
     trained: Sequence[uuid.UUID] = ()
-    """Runs with curves: those that train, and those whose checkpoints were evaluated."""
+    """Training runs among the sides, and the training runs of evaluated checkpoints."""
     most: int = MAX_SIDES
 
 

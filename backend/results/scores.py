@@ -109,7 +109,7 @@ def best_step(session: Session, run: Run) -> int | None:
 
 
 def best_steps(session: Session, run_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, int]:
-    """The same of several runs; without those that have no best checkpoint."""
+    """The same of several runs. Runs without a best checkpoint are missing."""
     best = select(Checkpoint).where(Checkpoint.run_id.in_(list(run_ids)), Checkpoint.is_best)
     return {
         each.run_id: int(each.heldout.get("training_step", each.step)) for each in session.scalars(best) if each.run_id

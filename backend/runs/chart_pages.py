@@ -66,7 +66,7 @@ class RunChart:
     runs: Sequence[Run]
     """All selected runs."""
     drawn: Sequence[Run]
-    """Those that fit into one chart."""
+    """The first of them, up to the limit of one chart."""
     groups: Sequence[RunGroup]
     metrics: dict[str, int]
     """Metrics that can be chosen, and the number of runs that have each."""
@@ -74,7 +74,7 @@ class RunChart:
     differences: Sequence[SettingDifference]
     problems: list[str]
     curves_query: str
-    """Of the request for points: only what is drawn."""
+    """The request for the points of the drawn runs."""
     events: dict[str, str] = field(default_factory=dict)
     """For scripts: `points` changes when there is more to fetch."""
     is_over: bool = False

@@ -43,7 +43,7 @@ DEFAULT_METRIC = "reward"
 
 
 class XAxis(StrEnum):
-    """What the points of a chart are placed by."""
+    """Quantity by which points are placed."""
 
     STEP = "step"
     """Training step; of a warm-up, its own steps."""
