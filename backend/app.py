@@ -55,7 +55,7 @@ from backend.rollouts import operations as rollouts_operations
 from backend.rollouts import pages as rollouts_pages
 from backend.rollouts.regrading import operations as regrading_operations
 from backend.rollouts.regrading import pages as regrading_pages
-from backend.runs import evaluation_pages, tab_pages
+from backend.runs import chart_pages, evaluation_pages, tab_pages
 from backend.runs import operations as runs_operations
 from backend.runs import pages as runs_pages
 from backend.studies import operations as studies_operations
@@ -81,6 +81,7 @@ PAGES = (
     *(
         attack_pages,
         evaluation_pages,
+        chart_pages,
         runs_pages,
         tab_pages,
         table_pages,

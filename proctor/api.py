@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         ConfigurationFile,
         ConnectionTestResponse,
         CorrectedRate,
+        CurvesResponse,
         DeliveryResponse,
         DemonstrationResponse,
         DestinationResponse,
@@ -2727,7 +2728,8 @@ class ResultsOperations(Namespace):
         Includes a sign test and a permutation test, wins and losses of each pair, differences between the runs that matter,
         and baselines. Returns HTTP 409 if the runs cannot be compared.
 
-        - `run`: Ids of runs. `RUN@STEP` selects a training run's held-out evaluation. Default: the latest step.
+        - `run`: Ids of runs. `RUN@STEP` or `RUN@best` selects a training run's held-out evaluation. Default: the
+          latest step.
         - `tasks`: Maximum number of tasks to list, half from either end."""
         return self._call(
             "ComparisonResponse",
@@ -3311,6 +3313,89 @@ class RolloutsOperations(Namespace):
 
 
 class RunsOperations(Namespace):
+    def get_curves(
+        self,
+        *,
+        run: Sequence[str] | None = None,
+        curve: Sequence[str] | None = None,
+        x: Literal["step", "tokens", "rollouts", "time"] | None = None,
+        smoothing: float | None = None,
+        group: bool | None = None,
+        band: Literal["interval", "range"] | None = None,
+        low: float | None = None,
+        high: float | None = None,
+        points: int | None = None,
+    ) -> CurvesResponse:
+        """Return metrics of several runs for one chart, by step, tokens, rollouts or time, smoothed and thinned.
+
+        Runs that differ only in their seed can be drawn as their mean with a band. Curves with more points than requested
+        keep the minimum and maximum of each bucket; request a range of x for all of its points.
+
+        - `run`: Ids of runs, at most 100 divided by the metrics.
+        - `curve`: Metrics, such as `heldout/reward`. Default: `reward`.
+        - `x`: What to place points by: step, tokens, rollouts or time (in hours).
+        - `smoothing`: Strength of the moving average, from 0 (off) to 1.
+        - `group`: Draw runs that differ only in their seed as their mean with a band.
+        - `band`: Band of a group: 95% interval of the mean, or range of the runs.
+        - `low`: Start of the range of x.
+        - `high`: End of the range of x.
+        - `points`: Maximum number of points per curve."""
+        return self._call(
+            "CurvesResponse",
+            "GET",
+            "/curves",
+            "query",
+            run=run,
+            curve=curve,
+            x=x,
+            smoothing=smoothing,
+            group=group,
+            band=band,
+            low=low,
+            high=high,
+            points=points,
+        )
+
+    def download_curves(
+        self,
+        *,
+        run: Sequence[str] | None = None,
+        curve: Sequence[str] | None = None,
+        x: Literal["step", "tokens", "rollouts", "time"] | None = None,
+        smoothing: float | None = None,
+        group: bool | None = None,
+        band: Literal["interval", "range"] | None = None,
+        low: float | None = None,
+        high: float | None = None,
+        points: int | None = None,
+        to: Path | str | None = None,
+    ) -> Path:
+        """Download the stored points of these metrics as CSV: every point of the range, not smoothed.
+
+        - `run`: Ids of runs, at most 100 divided by the metrics.
+        - `curve`: Metrics, such as `heldout/reward`. Default: `reward`.
+        - `x`: What to place points by: step, tokens, rollouts or time (in hours).
+        - `smoothing`: Strength of the moving average, from 0 (off) to 1.
+        - `group`: Draw runs that differ only in their seed as their mean with a band.
+        - `band`: Band of a group: 95% interval of the mean, or range of the runs.
+        - `low`: Start of the range of x.
+        - `high`: End of the range of x.
+        - `points`: Maximum number of points per curve.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(
+            "/curves/file",
+            to,
+            run=run,
+            curve=curve,
+            x=x,
+            smoothing=smoothing,
+            group=group,
+            band=band,
+            low=low,
+            high=high,
+            points=points,
+        )
+
     def start_evaluation(
         self,
         *,

@@ -1678,6 +1678,31 @@ class LabeledSplit(StrEnum):
     test = "test"
 
 
+class XAxis(StrEnum):
+    """
+    What the points of a chart are placed by.
+    """
+
+    step = "step"
+    tokens = "tokens"
+    rollouts = "rollouts"
+    time = "time"
+
+
+class LeftOut(Model):
+    """A curve that cannot be drawn."""
+
+    run: UUID
+    label: str
+    curve: str
+    reason: str
+
+
+class CurveValues(Model):
+    x: list[float]
+    values: list[float]
+
+
 class SideResponse(Model):
     """One side of a comparison."""
 
@@ -3192,6 +3217,26 @@ class DetectorResponse(Model):
     """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
 
 
+class CurveResponse(Model):
+    """One curve: a metric of a run, or the mean of a group of runs."""
+
+    label: str
+    curve: str
+    """Name of the metric."""
+    runs: list[UUID]
+    """The run, or the runs of the group."""
+    place: int
+    """Number of the run or group, which decides the color."""
+    x: list[float]
+    steps: list[int]
+    """Training step of each point."""
+    values: list[float]
+    low: list[float | None] | None = None
+    """Lower end of a group's band; null where only one run has a value."""
+    high: list[float | None] | None = None
+    unsmoothed: CurveValues | None = None
+
+
 class PruneResult(Model):
     dry_run: bool
     freed_bytes: int
@@ -3199,6 +3244,17 @@ class PruneResult(Model):
     refused: list[CheckpointResponse]
     """Selected checkpoints that are in use; `kept_by` lists the reasons."""
     run_id: UUID | None = None
+
+
+class CurvesResponse(Model):
+    x: XAxis
+    x_label: str
+    extent: list[float]
+    """Lowest and highest x of all curves, also outside the requested range."""
+    is_raw: bool
+    """Every stored point of the range is included. Otherwise each bucket keeps its minimum and maximum."""
+    curves: list[CurveResponse]
+    left_out: list[LeftOut]
 
 
 class DetectorDetail(Model):

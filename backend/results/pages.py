@@ -1,7 +1,5 @@
 """/compare and /leaderboards."""
 
-import csv
-import io
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,16 +17,18 @@ from backend.environments.queries import get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.results.baselines import BaselineResponse, baselines
 from backend.results.comparison import MAX_SIDES, ComparisonNote, Pairing, RunComparison, TaskPair, compare, task_pairs
+from backend.results.differences import SettingDifference, differing_settings
 from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderboard
 from backend.results.planning import PlanSampleSize, SamplePlan, plan_for
 from backend.results.schemas import CompareRuns, LeaderboardRequest
-from backend.results.scores import ComparedRun
+from backend.results.scores import ComparedRun, best_steps
 from backend.rollouts import queries as rollout_queries
 from backend.rollouts.queries import columns_of
 from backend.rollouts.transcripts import mark_differences
 from backend.runs import queries
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
+from backend.web.csv_files import csv_lines
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page
 from backend.web.transcripts import transcript_of
@@ -86,6 +86,11 @@ class ComparePage:
     """Most improved first."""
     regressed: Sequence[TaskPair] = ()
     """Most regressed first."""
+    differences: Sequence[SettingDifference] = ()
+    best: dict[uuid.UUID, int] = field(default_factory=dict)
+    """Training steps of the candidates' best checkpoints."""
+    trained: Sequence[uuid.UUID] = ()
+    """Training runs among the sides, and the training runs of evaluated checkpoints."""
     most: int = MAX_SIDES
 
 
@@ -99,6 +104,7 @@ def show_comparison(
     runs += [run for run in queries.runs(session, RunFilter(limit=200)).items if run.id not in known]
     candidates = [run for run in runs if run.kind in COMPARABLE and run.status is not RunStatus.QUEUED]
     context = ComparePage(choice, candidates, sides)
+    context.best = best_steps(session, [run.id for run in candidates if run.kind is RunKind.TRAINING])
     if len(sides) < 2:
         return page(request, "results/compare.html", context, block="comparison")
     comparison = compare(session, sides)
@@ -109,6 +115,9 @@ def show_comparison(
     # The run in focus, its most changed tasks, and the open task side by side.
     pairing = comparison.pairings[min(max(choice.focus, 1), len(comparison.pairings)) - 1]
     context.found, context.pairing = comparison, pairing
+    context.differences = differing_settings([side.run for side in sides])
+    curves = (side.run.id if side.run.kind is RunKind.TRAINING else _trained_by(side.run) for side in sides)
+    context.trained = list(dict.fromkeys(filter(None, curves)))
     # how many tasks would decide it
     differs = choice.detect or float(f"{abs(pairing.reward.difference.mean):.2g}")
     if differs > TIE and len(comparison.shared) > 1:
@@ -139,6 +148,10 @@ def show_comparison(
     one["entries"], other["entries"], context.parting = mark_differences(one["entries"], other["entries"])
     context.played = played
     return page(request, "results/compare.html", context, block="comparison")
+
+
+def _trained_by(run: Run) -> uuid.UUID | None:
+    return run.checkpoint.run_id if run.checkpoint else None
 
 
 @router.get("/leaderboards", response_class=HTMLResponse)
@@ -196,39 +209,24 @@ def export_leaderboard(
 ) -> Response:
     """The ranked rows, then the others."""
     board = get_leaderboard(session, name, choice.version, choice.exam)
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(
-        (
-            *(
-                "rank",
-                "worst_rank",
-                "name",
-                "mark",
-                "reward",
-                "low",
-                "high",
-                "tasks",
-                "normalized",
-                "success",
-                "success_rule",
-            ),
-            *("completed", "rollouts", "tokens_a_rollout", "usd_a_rollout", "usd", "temperature", "date", "run_id"),
-            "reason",
-        )
+    head = (
+        *("rank", "worst_rank", "name", "mark", "reward", "low", "high", "tasks", "normalized", "success"),
+        *("success_rule", "completed", "rollouts", "tokens_a_rollout", "usd_a_rollout", "usd", "temperature", "date"),
+        *("run_id", "reason"),
     )
+    rows = []
     for row in [*board.ranked, *board.apart]:
         reward = row.reward
-        values = [
-            *(row.rank, row.worst_rank, row.name, row.mark),
-            *((reward.mean, reward.low, reward.high, reward.count) if reward else (None,) * 4),
-            row.normalized and row.normalized.mean,
-            *(row.success and row.success.mean, row.success_rule, row.coverage.completed, row.coverage.total),
-            *(row.tokens, row.cost, row.total_cost, row.temperature),
-            *(row.at.isoformat(), row.run_id, row.reason),
-        ]
-        # names are other people's text: a spreadsheet reads a cell that starts like this as a formula
-        signs = ("=", "+", "-", "@", "\t", "\r")
-        writer.writerow(f"'{each}" if isinstance(each, str) and each.startswith(signs) else each for each in values)
+        rows.append(
+            (
+                *(row.rank, row.worst_rank, row.name, row.mark),
+                *((reward.mean, reward.low, reward.high, reward.count) if reward else (None,) * 4),
+                row.normalized and row.normalized.mean,
+                *(row.success and row.success.mean, row.success_rule, row.coverage.completed, row.coverage.total),
+                *(row.tokens, row.cost, row.total_cost, row.temperature),
+                *(row.at.isoformat(), row.run_id, row.reason),
+            )
+        )
     file = f'attachment; filename="{name}-v{board.version}-leaderboard.csv"'
-    return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})
+    content = b"".join(csv_lines(head, rows))
+    return Response(content, media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})

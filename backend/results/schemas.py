@@ -23,19 +23,23 @@ from backend.results.comparison import (
 )
 from backend.results.figures import GroupShares, HistogramBar, SpentResponse
 from backend.results.run_figures import FailureMessage, LevelFigures
-from backend.results.scores import ComparedRun, side_of
+from backend.results.scores import ComparedRun, best_step, side_of
 from backend.runs.references import find_run
 
 
 def side_at(session: Session, reference: str) -> ComparedRun:
-    """The run at RUN or RUN@STEP. Raises NotFound or InvalidInput."""
+    """The run at RUN, RUN@STEP, RUN@best or RUN@last. Raises NotFound or InvalidInput."""
     run, at, step = reference.partition("@")
     try:
-        return side_of(session, find_run(session, run.strip()), int(step) if at else None)
+        found = find_run(session, run.strip())
+        number = int(step) if at and step not in {"best", "last"} else None
+        if step == "best" and (number := best_step(session, found)) is None:
+            raise InvalidInput(fields={"run": f"{found.name} has no best checkpoint yet. Write RUN@STEP or RUN@last."})
+        return side_of(session, found, number)
     except (NotFound, ValueError) as error:
         if isinstance(error, NotFound) and parse_id(run):
             raise
-        message = f"{reference[:80]} is neither the id of a run nor RUN@STEP."
+        message = f"{reference[:80]} is neither the id of a run nor RUN@STEP, RUN@best or RUN@last."
         raise InvalidInput(fields={"run": message}) from error
 
 
@@ -47,7 +51,8 @@ class CompareRuns(Request):
     run: list[str] = Field(
         default=[],
         max_length=MAX_SIDES,
-        description="Ids of runs. `RUN@STEP` selects a training run's held-out evaluation. Default: the latest step.",
+        description="Ids of runs. `RUN@STEP` or `RUN@best` selects a training run's held-out evaluation. Default: the "
+        "latest step.",
     )
     a: str | None = None
     b: str | None = None

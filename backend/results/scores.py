@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from backend.checkpoints.tables import Checkpoint
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import RewardScale, reward_scale
 from backend.domain.results.power import TaskSpread
@@ -39,6 +40,8 @@ class ComparedRun:
     run: Run
     phase: Phase | None
     step: int | None = None
+    mark: str = ""
+    """`best` or `last`: which checkpoint of its training run this is, if it is one of the two, or both."""
 
     @property
     def label(self) -> str:
@@ -91,10 +94,26 @@ def side_of(session: Session, run: Run, step: int | None = None) -> ComparedRun:
     """An evaluation, or a training run's held-out evaluation at a step. Default: the latest step."""
     if run.kind is not RunKind.TRAINING:
         return ComparedRun(run, Phase.CHECK if run.kind is RunKind.CHECK else None)
-    if step is None:
-        is_held_out = Rollout.run_id == run.id, Rollout.phase == Phase.HELDOUT
-        step = session.scalar(select(func.max(Rollout.training_step)).where(*is_held_out))
-    return ComparedRun(run, Phase.HELDOUT, step)
+    is_held_out = Rollout.run_id == run.id, Rollout.phase == Phase.HELDOUT
+    last = session.scalar(select(func.max(Rollout.training_step)).where(*is_held_out))
+    step = last if step is None else step
+    marks = [
+        name for name, at in (("best", best_step(session, run)), ("last", last)) if step is not None and at == step
+    ]
+    return ComparedRun(run, Phase.HELDOUT, step, " and ".join(marks))
+
+
+def best_step(session: Session, run: Run) -> int | None:
+    """The training step of the held-out evaluation of a run's best checkpoint."""
+    return best_steps(session, [run.id]).get(run.id)
+
+
+def best_steps(session: Session, run_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """The same of several runs. Runs without a best checkpoint are missing."""
+    best = select(Checkpoint).where(Checkpoint.run_id.in_(list(run_ids)), Checkpoint.is_best)
+    return {
+        each.run_id: int(each.heldout.get("training_step", each.step)) for each in session.scalars(best) if each.run_id
+    }
 
 
 def scores(session: Session, side: ComparedRun) -> TaskScores:

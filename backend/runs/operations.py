@@ -1,15 +1,19 @@
 """Start evaluations; list, watch, stop and resume runs of every kind."""
 
+from collections.abc import Iterator
+
 from pydantic import Field
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
 from backend.operations.declaration import operation
-from backend.operations.schemas import Request
+from backend.operations.schemas import Download, Request
 from backend.runs import charts, evaluations, queries, service
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
+from backend.runs.curves import CurvesRequest, CurvesResponse, curve_rows, read_curves
 from backend.runs.schemas import EvaluationRequest, LogLineResponse, RunDetailResponse, RunFilter, RunResponse
 from backend.runs.tables import Run
+from backend.web.csv_files import csv_lines
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
@@ -85,6 +89,27 @@ def get_points(session: Session, actor: Actor, run: Run, request: PointsQuery) -
     """
     names = request.name or list(charts.latest_steps(session, run.id))
     return charts.columnar_points(session, run, [charts.Series(name, name) for name in names], request)
+
+
+@operation("GET /curves", role=Role.VIEWER, tool=True)
+def get_curves(session: Session, actor: Actor, request: CurvesRequest) -> CurvesResponse:
+    """Return metrics of several runs for one chart, by step, tokens, rollouts or time, smoothed and thinned.
+
+    Runs that differ only in their seed can be drawn as their mean with a band. Curves with more points than requested
+    keep the minimum and maximum of each bucket; request a range of x for all of its points.
+    """
+    return read_curves(session, request)
+
+
+@operation("GET /curves/file", role=Role.VIEWER)
+def download_curves(session: Session, actor: Actor, request: CurvesRequest) -> Download:
+    """Download the stored points of these metrics as CSV: every point of the range, not smoothed."""
+    request.run_ids  # noqa: B018  what is no id is refused before the file is sent
+
+    def content(own: Session) -> Iterator[bytes]:
+        yield from csv_lines(("run", "name", "metric", "step", request.x.label, "value"), curve_rows(own, request))
+
+    return Download("curves.csv", "text/csv; charset=utf-8", content)
 
 
 class LogQuery(Request):

@@ -1,5 +1,6 @@
 """/runs and /runs/{id}: the list, the live overview of one run, and its curves."""
 
+import re
 import threading
 import time
 import uuid
@@ -10,7 +11,7 @@ from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -28,11 +29,13 @@ from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
 from backend.runs import queries
 from backend.runs.charts import Chart, Window, charts_of, columnar_points, latest_steps
+from backend.runs.curves import CurvesRequest, curve_rows
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.schemas import RunFilter
 from backend.studies.patterns import known_onsets, pattern_name
 from backend.training.league import league_of
 from backend.training.tables import Intervention
+from backend.web.csv_files import csv_lines
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page, render_block
 from backend.web.shared import Shared
@@ -143,6 +146,21 @@ def run_points(
     main, more = charts_of(run, latest_steps(session, run_id))
     series = next((chart.series for chart in [*main, *more] if chart.key == wanted.chart), ())
     return columnar_points(session, run, series, wanted, with_source=True)
+
+
+@router.get("/runs/{run_id}/points.csv")
+def download_points(
+    run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[ChartQuery, Query()]
+) -> Response:
+    """The stored points of a chart, every one of them. It is held in memory, as one run's curves are small."""
+    run = queries.get_run(session, run_id)
+    main, more = charts_of(run, latest_steps(session, run_id))
+    names = [each.name for chart in [*main, *more] if chart.key == wanted.chart for each in chart.series]
+    request = CurvesRequest(run=[str(run_id)], low=wanted.low, high=wanted.high).model_copy(update={"curve": names})
+    rows = curve_rows(session, request) if names else iter(())
+    content = b"".join(csv_lines(("run", "name", "metric", "step", request.x.label, "value"), rows))
+    file = f'attachment; filename="{re.sub("[^A-Za-z0-9_.-]+", "-", wanted.chart)[:80]}.csv"'
+    return Response(content, media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})
 
 
 def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> dict[str, object]:

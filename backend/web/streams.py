@@ -90,8 +90,9 @@ async def live_blocks(
         for block in blocks:
             place, _, name = block.rpartition("#")
             rendered[name] = render_block(request, place or template, name, context)
-        is_over = getattr(context, "is_over", False)
-        values: Mapping[str, Any] = context if isinstance(context, Mapping) else {"is_over": is_over}
+        names = ("is_over", "events")
+        found = {name: getattr(context, name) for name in names if hasattr(context, name)}
+        values: Mapping[str, Any] = context if isinstance(context, Mapping) else found
         rendered |= values.get("events", {})
         return rendered | ({END: ""} if values.get("is_over") else {})
 

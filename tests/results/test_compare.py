@@ -15,7 +15,7 @@ from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.policies.service import ensure_scripted_policies
 from backend.runs.tables import Run
-from tests.factories import make_environment_version, make_policy, make_rollouts, make_run, random_rows
+from tests.factories import make_checkpoint, make_environment_version, make_policy, make_rollouts, make_run, random_rows
 
 
 @pytest.fixture
@@ -131,6 +131,40 @@ def test_a_training_run_is_compared_with_itself_at_an_earlier_step(
     answer = viewer.get(f"/api/v1/compare?a={run.id}&a_step=0&b={run.id}").json()
     assert (answer["before"]["step"], answer["after"]["step"]) == (0, 40)
     assert answer["columns"][0]["difference"]["mean"] == pytest.approx(1.0)
+
+
+def test_the_best_and_the_last_checkpoint_can_be_chosen(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+) -> None:
+    policy = make_policy(session)
+    run = make_run(session, version, policy, kind=RunKind.TRAINING, name="run")
+    for step, win in ((20, 1), (40, 0)):
+        make_rollouts(session, run, [[win, 1, 0]] * 4, phase=Phase.HELDOUT, step=step)
+    refused = viewer.get(f"/api/v1/compare?run={run.id}@best&run={run.id}@last")
+    assert (refused.status_code, "no best checkpoint yet" in refused.text) == (422, True)
+    make_checkpoint(session, policy, run, stage="grpo", step=20, is_best=True)
+    answer = viewer.get(f"/api/v1/compare?run={run.id}@best&run={run.id}@last").json()
+    assert (answer["before"]["step"], answer["after"]["step"]) == (20, 40)
+    html = viewer.get(f"/compare?run={run.id}@20&run={run.id}").text
+    assert "at step 20, best checkpoint" in html
+    assert "at step 40, last checkpoint" in html
+    offered = viewer.get("/compare").text
+    assert f'<option value="{run.id}@20">run, best checkpoint (step 20)' in offered
+    assert f'<option value="{run.id}">run, last checkpoint' in offered
+
+
+def test_settings_that_differ_are_listed(session: Session, viewer: TestClient, version: EnvironmentVersion) -> None:
+    runs = []
+    for temperature in (1.0, 0.5):
+        plan = EvaluationPlan(tasks=4, sampling={"temperature": temperature}).model_dump(mode="json")
+        runs.append(make_run(session, version, configuration=plan))
+        make_rollouts(session, runs[-1], [[0, 1, 0]] * 4)
+    html = viewer.get(f"/compare?run={runs[0].id}&run={runs[1].id}").text
+    table = html[html.index('id="differences"') : html.index('id="plan"')]
+    assert "Temperature" in table
+    assert '1.0 <span class="faint">(default)</span>' in table
+    assert "<td>0.5</td>" in table
+    assert "Group size" not in table
 
 
 def test_it_states_why_not(session: Session, viewer: TestClient, version: EnvironmentVersion) -> None:

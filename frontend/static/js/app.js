@@ -81,6 +81,24 @@
     here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.offsetLeft - 24;
   }
 
+  // Times in the zone of whoever reads them: exact ones at once, those of relative times when they are pointed at.
+  const local = (value, parts) => new Date(value).toLocaleString("sv-SE", { ...parts, timeZoneName: undefined });
+  const zone = (value) => new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts(new Date(value)).find(({ type }) => type === "timeZoneName").value;
+  const exact = (time) => `${local(time.dateTime)} ${zone(time.dateTime)}`;
+  const localize = () => {
+    for (const time of document.querySelectorAll("time[data-exact]")) {
+      const text = time.dataset.exact === "time" ? local(time.dateTime, { timeStyle: "medium" }) : exact(time);
+      if (time.textContent !== text) time.textContent = text;
+      if (time.title) time.title = exact(time);
+    }
+  };
+  localize();
+  document.addEventListener("htmx:after:swap", localize);
+  document.addEventListener("mouseover", (event) => {
+    const time = event.target.closest?.("time[datetime]");
+    if (time) time.title = exact(time);
+  });
+
   // Leave no open drop-down behind.
   const dropped = () => document.querySelectorAll("details.drop[open]");
   document.addEventListener("click", (event) => {

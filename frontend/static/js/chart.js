@@ -22,7 +22,27 @@
     probe.remove();
     return value;
   };
-  const format = (value) => value == null ? "–" : Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : +value.toPrecision(4) + "";
+  // Three decimals, as `number` of the server's formats; smaller numbers keep two digits that are not zero.
+  const format = (value) => {
+    if (value == null || Number.isNaN(value)) return "–";
+    const size = Math.abs(value);
+    const text = size >= 1000 ? Math.round(value).toLocaleString("en") : Number.isInteger(value) ? `${value}` : size >= 0.01 ? value.toFixed(3) : size < 1e-6 ? value.toExponential(1) : `${+value.toPrecision(2)}`;
+    return text.replace("-", "−");
+  };
+
+  // An axis is as wide as its longest label, and the chart ends far enough behind its last one.
+  const pen = document.createElement("canvas").getContext("2d");
+  const widest = (labels) => Math.max(0, ...(labels ?? []).map((label) => pen.measureText(label ?? "").width));
+  const short = (value) => value == null ? "" : Math.abs(value) >= 1e6 ? `${+(value / 1e6).toPrecision(4)} M` : Math.abs(value) >= 1e4 ? `${+(value / 1e3).toPrecision(4)} k` : Math.abs(value) >= 1000 ? value.toLocaleString("en") : `${+value.toPrecision(4)}`.replace("-", "−");
+  const axes = (isWhole) => {
+    const grid = { stroke: colour("--line"), width: 1 };
+    const font = pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    const axis = { stroke: colour("--ink-faint"), grid, ticks: { ...grid, size: 4 }, font };
+    return [
+      { ...axis, size: 30, space: 60, values: (_plot, ticks) => ticks.map((tick) => isWhole && !Number.isInteger(tick) ? "" : short(tick)) },
+      { ...axis, size: (_plot, labels) => Math.ceil(widest(labels)) + 16, values: (_plot, ticks) => ticks.map(short) },
+    ];
+  };
 
   class Chart {
     constructor(figure) {
@@ -101,10 +121,6 @@
     columns() { return [this.data.x, ...this.data.series.map((series) => series.values)]; }
 
     options() {
-      const faint = colour("--ink-faint");
-      const grid = { stroke: colour("--line"), width: 1 };
-      const font = `11px ${getComputedStyle(document.body).fontFamily}`;
-      const axis = { stroke: faint, grid, ticks: { ...grid, size: 4 }, font };
       const { low, high } = this.figure.dataset;
       const range = low === undefined && high === undefined ? undefined : (_plot, min, max) => {
         const pad = (max - min || 1) * 0.05;
@@ -113,10 +129,10 @@
       return {
         ...this.size(),
         legend: { show: false },
-        padding: [10, 12, 0, 0],
+        padding: [10, 28, 0, 0],
         cursor: { y: false, points: { size: 7 } },
         scales: { x: { time: false }, y: range ? { range } : {} },
-        axes: [{ ...axis, size: 30, values: (_plot, ticks) => ticks.map((tick) => Number.isInteger(tick) ? tick.toLocaleString("en") : "") }, { ...axis, size: 46, values: (_plot, ticks) => ticks.map(format) }],
+        axes: axes(true),
         series: [{}, ...this.data.series.map((series, index) => ({
           label: series.label,
           stroke: this.tone(index),
@@ -195,7 +211,7 @@
         button.querySelector("span").textContent = series.label;
         button.addEventListener("click", () => this.toggle(index, button));
         return button;
-      }));
+      }), Object.assign(document.createElement("span"), { className: "faint" }));
       this.values(null);
     }
 
@@ -212,6 +228,12 @@
         const value = index == null ? values.findLast((each) => each != null) : values[index];
         slot.textContent = format(value) + (unit && value != null ? ` ${unit}` : "");
       });
+      // which point the numbers are of: the one below the pointer, or each curve's latest
+      const place = this.legend.querySelector(":scope > .faint");
+      const latest = this.data.x[this.data.series[0]?.values.findLastIndex((each) => each != null)];
+      const isShared = this.data.series.every(({ values }) => this.data.x[values.findLastIndex((each) => each != null)] === latest);
+      const unit = this.figure.dataset.x.endsWith("step") ? "step" : this.figure.dataset.x;
+      if (place) place.textContent = index != null ? `${unit} ${format(this.data.x[index])}` : isShared && latest != null ? `latest, ${unit} ${format(latest)}` : "latest of each";
     }
 
     table() {
@@ -238,6 +260,7 @@
     if (root.matches?.("[data-chart]")) figures.push(root);
     for (const figure of figures) figure.chart ??= new Chart(figure);
   };
+  window.proctorCharts = { load, colour, format, axes };
   const start = () => {
     begin(document);
     document.addEventListener("htmx:after:swap", () => begin(document));
