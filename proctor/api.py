@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         FixtureResponse,
         FlaggedAnswers,
         FlagResponse,
+        FoundResponse,
         GradedRunResponse,
         GradeResponse,
         GraderResponse,
@@ -2297,6 +2298,14 @@ class NotificationsOperations(Namespace):
         )
 
 
+class OverviewOperations(Namespace):
+    def find_by_name(self, *, text: str | None = None) -> Sequence[FoundResponse]:
+        """Find environments, runs, policies, checkpoints, graders and members by name or id, and a rollout by its id.
+
+        - `text`: Part of a name, an id, or the last characters of an id."""
+        return self._call("", "GET", "/find", "query", text=text)
+
+
 class PoliciesOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[PolicyResponse]:
         """List policies by name."""
@@ -4135,6 +4144,7 @@ class Operations:
         self.imports = ImportsOperations(client)
         self.members = MembersOperations(client)
         self.notifications = NotificationsOperations(client)
+        self.overview = OverviewOperations(client)
         self.policies = PoliciesOperations(client)
         self.regrading = RegradingOperations(client)
         self.results = ResultsOperations(client)

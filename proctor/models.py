@@ -1375,6 +1375,18 @@ class Severity(StrEnum):
     alert = "alert"
 
 
+class FoundKind(StrEnum):
+    action = "action"
+    page = "page"
+    environment = "environment"
+    run = "run"
+    policy = "policy"
+    checkpoint = "checkpoint"
+    rollout = "rollout"
+    grader = "grader"
+    member = "member"
+
+
 class Status(StrEnum):
     queued = "queued"
     running = "running"
@@ -2137,6 +2149,18 @@ class UploadPlan(Model):
     bytes: int
     upload: HubUpload | None = None
     """The upload that was queued; null for a dry run."""
+
+
+class FoundResponse(Model):
+    """Something that was found, and where it is."""
+
+    kind: FoundKind
+    name: str
+    detail: str
+    """What tells it apart from others of the same name."""
+    url: str
+    """Address of its page, without the host."""
+    id: UUID | None = None
 
 
 class FlagResponse(Model):
