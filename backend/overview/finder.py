@@ -51,7 +51,7 @@ class FoundResponse(Response):
     kind: FoundKind
     name: str
     detail: str
-    """What tells it apart from others of the same name."""
+    """What distinguishes it from others of the same name."""
     url: str
     """Address of its page, without the host."""
     id: uuid.UUID | None = None
