@@ -1,8 +1,5 @@
 """The palette: from any page to anything, and what the page offers, by keyboard alone."""
 
-import os
-from pathlib import Path
-
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
@@ -46,15 +43,3 @@ def test_anything_is_a_few_keys_away(page: Page, address: str) -> None:
     page.keyboard.press("Control+k")
     expect(page.locator("#palette")).to_be_hidden()
     assert witness.problems == []
-    if folder := os.environ.get("SHOTS"):
-        for width in (1440, 390):
-            for scheme in ("light", "dark"):
-                page.set_viewport_size({"width": width, "height": 900})
-                page.emulate_media(color_scheme=scheme)
-                page.goto("/policies")
-                page.get_by_role("link", name="Find").click()
-                page.keyboard.type("quokka")
-                page.wait_for_timeout(600)
-                page.screenshot(path=Path(folder) / f"palette-{width}-{scheme}.png")
-                page.goto("/find?text=quokka")
-                page.screenshot(path=Path(folder) / f"find-{width}-{scheme}.png")
