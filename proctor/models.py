@@ -2157,7 +2157,7 @@ class FoundResponse(Model):
     kind: FoundKind
     name: str
     detail: str
-    """What tells it apart from others of the same name."""
+    """What distinguishes it from others of the same name."""
     url: str
     """Address of its page, without the host."""
     id: UUID | None = None
