@@ -229,6 +229,14 @@ class ClusterReviewed(Model):
     count: int
 
 
+class CommentResponse(Model):
+    id: UUID
+    person_id: UUID | None
+    person: str
+    text: str
+    created_at: AwareDatetime
+
+
 class ReviewStats(Model):
     matching: int
     """Items that match the filter. All other figures depend only on `shown` and `mine`."""
@@ -1169,6 +1177,8 @@ class NoticeKind(StrEnum):
     onset = "onset"
     judging = "judging"
     rescoring = "rescoring"
+    assigned = "assigned"
+    mentioned = "mentioned"
     test = "test"
 
 
