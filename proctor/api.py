@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         CheckpointTree,
         CheckRunResponse,
         ClusterReviewed,
+        CommentResponse,
         ComparisonResponse,
         ConfigurationFile,
         ConnectionTestResponse,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         FixtureResponse,
         FlaggedAnswers,
         FlagResponse,
+        FoundResponse,
         GradedRunResponse,
         GradeResponse,
         GraderResponse,
@@ -2071,7 +2073,16 @@ class NotificationsOperations(Namespace):
         kind: Literal["webhook", "email"],
         kinds: Sequence[
             Literal[
-                "alarm", "intervention", "run_failed", "certificate_expired", "onset", "judging", "rescoring", "test"
+                "alarm",
+                "intervention",
+                "run_failed",
+                "certificate_expired",
+                "onset",
+                "judging",
+                "rescoring",
+                "assigned",
+                "mentioned",
+                "test",
             ]
         ]
         | None = None,
@@ -2140,7 +2151,16 @@ class NotificationsOperations(Namespace):
         kind: Literal["webhook", "email"],
         kinds: Sequence[
             Literal[
-                "alarm", "intervention", "run_failed", "certificate_expired", "onset", "judging", "rescoring", "test"
+                "alarm",
+                "intervention",
+                "run_failed",
+                "certificate_expired",
+                "onset",
+                "judging",
+                "rescoring",
+                "assigned",
+                "mentioned",
+                "test",
             ]
         ]
         | None = None,
@@ -2220,7 +2240,16 @@ class NotificationsOperations(Namespace):
         name: str,
         kinds: Sequence[
             Literal[
-                "alarm", "intervention", "run_failed", "certificate_expired", "onset", "judging", "rescoring", "test"
+                "alarm",
+                "intervention",
+                "run_failed",
+                "certificate_expired",
+                "onset",
+                "judging",
+                "rescoring",
+                "assigned",
+                "mentioned",
+                "test",
             ]
         ]
         | None = None,
@@ -2270,7 +2299,16 @@ class NotificationsOperations(Namespace):
         url: str,
         kinds: Sequence[
             Literal[
-                "alarm", "intervention", "run_failed", "certificate_expired", "onset", "judging", "rescoring", "test"
+                "alarm",
+                "intervention",
+                "run_failed",
+                "certificate_expired",
+                "onset",
+                "judging",
+                "rescoring",
+                "assigned",
+                "mentioned",
+                "test",
             ]
         ]
         | None = None,
@@ -2296,6 +2334,14 @@ class NotificationsOperations(Namespace):
             secret=secret,
             url=url,
         )
+
+
+class OverviewOperations(Namespace):
+    def find_by_name(self, *, text: str | None = None) -> Sequence[FoundResponse]:
+        """Find environments, runs, policies, checkpoints, graders and members by name or id, and a rollout by its id.
+
+        - `text`: Part of a name, an id, or the last characters of an id."""
+        return self._call("", "GET", "/find", "query", text=text)
 
 
 class PoliciesOperations(Namespace):
@@ -2956,6 +3002,34 @@ class ReviewOperations(Namespace):
         - `item`: Id of an item or a flag, or the last characters of it.
         - `verdict`: The verdict that reviewers agreed on, or `unsure` to take it back."""
         return self._call("ClusterReviewed", "POST", f"/review/items/{segment(item)}/cluster", "body", verdict=verdict)
+
+    def list_comments(self, item: str | UUID, *, limit: int | None = None) -> Iterator[CommentResponse]:
+        """List the comments on an item, oldest first.
+
+        - `item`: Id of an item or a flag, or the last characters of it."""
+        return self._list(
+            "CommentResponse",
+            f"/review/items/{segment(item)}/comments",
+            limit,
+        )
+
+    def write_comment(self, item: str | UUID, *, text: str) -> CommentResponse:
+        """Comment on an item. Members whom you mention with @ are notified.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `text`: What you want to say. @ and a member's name or email address notifies them."""
+        return self._call("CommentResponse", "POST", f"/review/items/{segment(item)}/comments", "body", text=text)
+
+    def delete_comment(self, item: str | UUID, comment_id: str | UUID) -> None:
+        """Delete your comment. Administrators can delete any.
+
+        - `item`: Id of an item or a flag, or the last characters of it."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/review/items/{segment(item)}/comments/{segment(comment_id)}",
+            "query",
+        )
 
     def list_verdicts(self, item: str | UUID, *, limit: int | None = None) -> Iterator[VerdictResponse]:
         """List the verdicts on an item, newest first.
@@ -4220,6 +4294,7 @@ class Operations:
         self.imports = ImportsOperations(client)
         self.members = MembersOperations(client)
         self.notifications = NotificationsOperations(client)
+        self.overview = OverviewOperations(client)
         self.policies = PoliciesOperations(client)
         self.regrading = RegradingOperations(client)
         self.results = ResultsOperations(client)

@@ -229,6 +229,14 @@ class ClusterReviewed(Model):
     count: int
 
 
+class CommentResponse(Model):
+    id: UUID
+    person_id: UUID | None
+    person: str
+    text: str
+    created_at: AwareDatetime
+
+
 class ReviewStats(Model):
     matching: int
     """Items that match the filter. All other figures depend only on `shown` and `mine`."""
@@ -1190,6 +1198,8 @@ class NoticeKind(StrEnum):
     onset = "onset"
     judging = "judging"
     rescoring = "rescoring"
+    assigned = "assigned"
+    mentioned = "mentioned"
     test = "test"
 
 
@@ -1394,6 +1404,18 @@ class Severity(StrEnum):
     note = "note"
     warning = "warning"
     alert = "alert"
+
+
+class FoundKind(StrEnum):
+    action = "action"
+    page = "page"
+    environment = "environment"
+    run = "run"
+    policy = "policy"
+    checkpoint = "checkpoint"
+    rollout = "rollout"
+    grader = "grader"
+    member = "member"
 
 
 class Status(StrEnum):
@@ -1680,7 +1702,7 @@ class LabeledSplit(StrEnum):
 
 class XAxis(StrEnum):
     """
-    What the points of a chart are placed by.
+    Quantity by which points are placed.
     """
 
     step = "step"
@@ -2183,6 +2205,18 @@ class UploadPlan(Model):
     bytes: int
     upload: HubUpload | None = None
     """The upload that was queued; null for a dry run."""
+
+
+class FoundResponse(Model):
+    """Something that was found, and where it is."""
+
+    kind: FoundKind
+    name: str
+    detail: str
+    """What distinguishes it from others of the same name."""
+    url: str
+    """Address of its page, without the host."""
+    id: UUID | None = None
 
 
 class FlagResponse(Model):

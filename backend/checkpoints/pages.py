@@ -1,6 +1,7 @@
 """Pages of checkpoints and exports."""
 
 import uuid
+from collections.abc import Sequence
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -11,9 +12,10 @@ from sqlalchemy import select
 from starlette.datastructures import FormData
 
 from backend.checkpoints import files, queries, service, transfers
-from backend.checkpoints.schemas import PruneRequest, StartExport, TransferRequest, UploadTarget
-from backend.checkpoints.tables import Checkpoint
+from backend.checkpoints.schemas import PruneRequest, StartExport, TransferRequest, TreeRun, UploadTarget
+from backend.checkpoints.tables import Checkpoint, Export
 from backend.checkpoints.tree import checkpoint_tree
+from backend.core.events import topic_of
 from backend.domain.checkpoints.exports import TITLES, ExportOptions
 from backend.domain.vocabulary import ExportForm, ExportStatus, RunKind
 from backend.environments.tables import Environment, EnvironmentVersion
@@ -62,6 +64,7 @@ def list_checkpoints(
         "filter": chosen,
         "environments": [("", "Any"), *((name, name) for name in names)],
         "policies": [("", "Any"), *((str(each.id), each.name) for each in session.scalars(policies))],
+        "exports": queries.finished_exports(session, _listed_ids(trees)),
         "prunable_bytes": sum(run.prunable_bytes for tree in trees for run in tree.family()),
     }
     return page(request, "checkpoints/tree.html", context, block="checkpoint_tree")
@@ -73,7 +76,12 @@ def run_checkpoints(request: Request, run_id: uuid.UUID, session: SessionDep, _:
     trees, _after = checkpoint_tree(session, run_id=run_id)
     disk = queries.disk_usage(session, run_id)
     context = {"head": run_header(session, run), "run": run, "trees": trees, "disk": disk, "show": ""}
+    context["exports"] = queries.finished_exports(session, _listed_ids(trees))
     return page(request, "runs/checkpoints.html", context)
+
+
+def _listed_ids(trees: Sequence[TreeRun]) -> list[uuid.UUID]:
+    return [checkpoint.id for tree in trees for run in tree.family() for checkpoint in run.checkpoints]
 
 
 @router.get("/checkpoints/prune", response_class=HTMLResponse)
@@ -82,6 +90,19 @@ def preview_pruning(request: Request, session: SessionDep, _: Trainer) -> HTMLRe
     run = get_run(session, prune.run_id) if prune.run_id else None
     context = {"prune": prune, "plan": service.plan_pruning(session, prune), "run": run, "rule": prune.rule}
     return page(request, "checkpoints/prune.html", context)
+
+
+def export_topics(session: SessionDep, _: Viewer) -> tuple[str, ...]:
+    """Those of the unfinished exports."""
+    unfinished = Export.status.in_([ExportStatus.QUEUED, ExportStatus.RUNNING])
+    return tuple(topic_of("export", each) for each in session.scalars(select(Export.id).where(unfinished)))
+
+
+@live_page(router, "/exports", "checkpoints/exports.html", "export_list", topics=export_topics)
+def list_exports(session: SessionDep, _: Viewer, after: str | None = None) -> dict[str, object]:
+    found = queries.exports(session, after=after)
+    next_url = f"/exports?{urlencode({'after': found.next})}" if found.next else ""
+    return {"exports": found.items, "next": next_url, "titles": TITLES, "after": after}
 
 
 @router.get("/exports/new", response_class=HTMLResponse)

@@ -1,6 +1,8 @@
 """Reading checkpoints and exports, and the disk space that they use."""
 
 import uuid
+from collections import defaultdict
+from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, joinedload
@@ -8,6 +10,8 @@ from sqlalchemy.orm import Session, joinedload
 from backend.checkpoints.schemas import DiskUsage
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core import artifacts
+from backend.domain.training.configuration import Stage
+from backend.domain.vocabulary import ExportStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.operations.ids import find_by_end, parse_id
@@ -43,6 +47,21 @@ def checkpoints(
     if has_weights is not None:
         conditions.append(Checkpoint.pruned_at.is_(None).is_(has_weights))
     return slice_of(session, statement.where(*conditions), (Key(Checkpoint.id),), after=after, limit=limit)
+
+
+def heldout_before_and_best(
+    session: Session, run_ids: Sequence[uuid.UUID]
+) -> dict[uuid.UUID, tuple[Checkpoint | None, Checkpoint | None]]:
+    """For each training run: its untrained checkpoint and its best one, as far as they were evaluated."""
+    found: dict[uuid.UUID, tuple[Checkpoint | None, Checkpoint | None]] = {}
+    evaluated = Checkpoint.run_id.in_(run_ids), Checkpoint.heldout_reward.is_not(None)
+    marked = (Checkpoint.stage == Stage.UNTRAINED) | Checkpoint.is_best
+    for checkpoint in session.scalars(select(Checkpoint).where(*evaluated, marked)):
+        assert checkpoint.run_id
+        first, best = found.get(checkpoint.run_id, (None, None))
+        first = checkpoint if checkpoint.stage == Stage.UNTRAINED else first
+        found[checkpoint.run_id] = first, checkpoint if checkpoint.is_best else best
+    return found
 
 
 def get_checkpoint(session: Session, checkpoint_id: uuid.UUID) -> Checkpoint:
@@ -127,6 +146,15 @@ def exports(
     if checkpoint_id is not None:
         statement = statement.where(Export.checkpoint_id == checkpoint_id)
     return slice_of(session, statement, (Key(Export.id),), after=after, limit=limit)
+
+
+def finished_exports(session: Session, checkpoint_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[Export]]:
+    """Completed exports by checkpoint, newest first."""
+    found: dict[uuid.UUID, list[Export]] = defaultdict(list)
+    is_one = Export.checkpoint_id.in_(checkpoint_ids), Export.status == ExportStatus.COMPLETED
+    for export in session.scalars(select(Export).where(*is_one).order_by(Export.id.desc())):
+        found[export.checkpoint_id].append(export)
+    return dict(found)
 
 
 def get_export(session: Session, export_id: uuid.UUID | str) -> Export:

@@ -11,7 +11,7 @@ from backend.checkpoints.pruning import PrunePlan, plan_by_id, plan_by_rule
 from backend.checkpoints.schemas import ExportChoice, PruneRequest, UploadExport, UploadPlan, UploadTarget
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.checkpoints.transfers import enqueue_export, plan_transfer, wake_transfer
-from backend.core.events import announce
+from backend.core.events import announce, topic_of
 from backend.core.queue import enqueue
 from backend.domain.checkpoints.exports import ExportOptions, HubUpload, OfferedForm, default_form, offered_forms
 from backend.domain.vocabulary import ExportStatus, Queue
@@ -104,7 +104,7 @@ def upload_export(session: Session, actor: Actor, export: Export, request: Uploa
     export.options = options.model_copy(update={"hub": upload, "hub_secret": secret}).model_dump(mode="json")
     enqueue(session, "exports.upload", queue=Queue.GPU, arguments={"export_id": str(export.id)})
     audit(session, actor, "export.upload", "export", export.id, repository=request.repository)
-    announce(session, f"export:{export.id}")
+    announce(session, topic_of("export", export.id))
     return plan.model_copy(update={"upload": upload})
 
 

@@ -27,7 +27,7 @@ NOTICES = "notices"
 
 
 def topic_of(
-    noun: Literal["access", "draft", "graders", "import", "job", "preflight", "run", "trial"], *ids: uuid.UUID
+    noun: Literal["access", "draft", "export", "graders", "import", "job", "preflight", "run", "trial"], *ids: uuid.UUID
 ) -> str:
     """Topic of changes to one thing.
 

@@ -30,10 +30,12 @@ def announce(
     path: str,
     run_id: uuid.UUID | None = None,
     evidence: Mapping[str, object] | None = None,
+    person_id: uuid.UUID | None = None,
 ) -> None:
     """Write a notice and queue its deliveries, in the transaction of the event that it reports.
 
-    `title` is one line, `text` a few sentences, `path` the page to open (`/runs/…`).
+    `title` is one line, `text` a few sentences, `path` the page to open (`/runs/…`). `person_id`: the only recipient,
+    who finds it in Proctor; destinations get notices to all members only.
     """
     if not path.startswith("/"):
         raise ValueError(f"the path of a notice begins with /: {path!r}")
@@ -44,6 +46,7 @@ def announce(
         path=path,
         run_id=run_id,
         evidence=_storable(evidence or {}),
+        person_id=person_id,
     )
     session.add(notice)
     session.flush()
@@ -51,8 +54,9 @@ def announce(
         func.cardinality(NoticeDestination.kinds) == 0, literal(str(kind)) == any_(NoticeDestination.kinds)
     )
     destinations = select(NoticeDestination.id).where(NoticeDestination.is_enabled, takes_kind)
-    for destination_id in session.scalars(destinations.order_by(NoticeDestination.id)).all():
-        create_delivery(session, notice.id, destination_id)
+    if person_id is None:
+        for destination_id in session.scalars(destinations.order_by(NoticeDestination.id)).all():
+            create_delivery(session, notice.id, destination_id)
     events.announce(session, events.NOTICES)
 
 

@@ -2,7 +2,7 @@
 
 import uuid
 
-from sqlalchemy import ColumnElement, exists, func, literal, select
+from sqlalchemy import ColumnElement, exists, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, joinedload
 
@@ -15,15 +15,20 @@ from backend.web.paging import LIMIT, Key, Slice, slice_of
 _WITH_NOTICE_AND_DESTINATION = (joinedload(NoticeDelivery.notice), joinedload(NoticeDelivery.destination))
 
 
+def is_for(person_id: uuid.UUID) -> ColumnElement[bool]:
+    """To all members or to this one."""
+    return or_(Notice.person_id.is_(None), Notice.person_id == person_id)
+
+
 def is_unread(person_id: uuid.UUID) -> ColumnElement[bool]:
-    return ~exists().where(NoticeRead.person_id == person_id, NoticeRead.notice_id == Notice.id)
+    return is_for(person_id) & ~exists().where(NoticeRead.person_id == person_id, NoticeRead.notice_id == Notice.id)
 
 
 def list_notices(
     session: Session, person_id: uuid.UUID, *, unread: bool = False, after: str | None = None, limit: int = LIMIT
 ) -> Slice[tuple[Notice, bool]]:
     """List notices, newest first, and whether the member has read them."""
-    statement = select(Notice).options(joinedload(Notice.run)).where(Notice.kind != NoticeKind.TEST)
+    statement = select(Notice).options(joinedload(Notice.run)).where(Notice.kind != NoticeKind.TEST, is_for(person_id))
     if unread:
         statement = statement.where(is_unread(person_id))
     newest_first = (Key(Notice.created_at), Key(Notice.id))
@@ -43,7 +48,9 @@ def get_notice(session: Session, text: str) -> Notice:
 
 
 def mark_read(session: Session, person_id: uuid.UUID, notice: Notice | None = None) -> None:
-    """Mark one notice or all notices as read by a member."""
+    """Mark one notice or all notices as read by a member. Raises NotFound for a notice to someone else."""
+    if notice and notice.person_id not in (None, person_id):
+        raise NotFound("There is no such notice.")
     unread = select(literal(person_id), Notice.id).where(is_unread(person_id))
     if notice:
         unread = unread.where(Notice.id == notice.id)

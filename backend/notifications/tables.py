@@ -29,6 +29,8 @@ class Notice(Base):
     """Path of the page about it, such as `/runs/…`."""
     run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
     evidence: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    person_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"), index=True)
+    """The only recipient. Null: all members."""
     created_at: Mapped[CreatedAt]
 
     run: Mapped["Run | None"] = relationship(lazy="raise")

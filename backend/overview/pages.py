@@ -1,8 +1,9 @@
-"""`/`, `/settings` and `/settings/workers`."""
+"""`/`, `/find`, `/settings` and `/settings/workers`."""
 
 import platform
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from sqlalchemy import exists, func, select, text
 
@@ -12,6 +13,7 @@ from backend.domain.vocabulary import RunKind
 from backend.environments.certificates import public_key
 from backend.environments.tables import Environment
 from backend.overview import queries
+from backend.overview.finder import MAX_TEXT, FindRequest, find
 from backend.review.queries import count_waiting
 from backend.review.queries import queue as review_queue
 from backend.review.schemas import ReviewFilter
@@ -49,6 +51,15 @@ def show_overview(session: SessionDep, actor: Viewer) -> dict[str, object]:
         # queues with waiting jobs that no online worker serves
         "silent": [str(queue) for queue in queries.waiting_jobs(session) if str(queue) not in served],
     }
+
+
+@router.get("/find")
+def show_found(
+    request: Request, session: SessionDep, actor: Viewer, text: Annotated[str, Query(max_length=MAX_TEXT)] = ""
+) -> Response:
+    """Show what has this name or id. The palette of every page swaps in the block."""
+    found = find(session, actor, FindRequest(text=text))
+    return page(request, "overview/find.html", {"text": text, "found": found}, block="found_list")
 
 
 @router.get("/settings")

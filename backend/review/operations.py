@@ -27,6 +27,7 @@ from backend.review.schemas import (
     ChangeBound,
     ClusterReviewed,
     ClusterVerdict,
+    CommentResponse,
     FlagPart,
     FlagResponse,
     ItemFlag,
@@ -45,8 +46,9 @@ from backend.review.schemas import (
     UndoVerdict,
     VerdictRequest,
     VerdictResponse,
+    WriteComment,
 )
-from backend.review.tables import ReviewItem, ReviewTarget, VerdictFixture, VerdictRecord
+from backend.review.tables import ReviewComment, ReviewItem, ReviewTarget, VerdictFixture, VerdictRecord
 from backend.review.team_report import TeamReview, team_review
 from backend.runs.references import find_run
 from backend.runs.tables import Run
@@ -161,6 +163,33 @@ def undo_verdict(session: Session, actor: Actor, request: UndoVerdict) -> Page[V
 def judge_cluster(session: Session, actor: Actor, item: NamedItem, request: ClusterVerdict) -> ClusterReviewed:
     """Give all unreviewed items of a cluster the verdict that three reviewed ones share; `unsure` takes it back."""
     return ClusterReviewed(count=verdicts.judge_cluster(session, actor, item.item, request.verdict))
+
+
+@operation("GET /review/items/{item}/comments", role=Role.VIEWER, command="review comments", tool=True)
+def list_comments(session: Session, actor: Actor, item: NamedItem) -> Page[CommentResponse]:
+    """List the comments on an item, oldest first."""
+    return Page(items=[_comment(each) for each in queries.comments_on(session, item.item.id)])
+
+
+@operation(
+    "POST /review/items/{item}/comments",
+    role=Role.REVIEWER,
+    command="review comment",
+    status=201,
+    tool=True,
+    audited=False,
+)
+def write_comment(session: Session, actor: Actor, item: NamedItem, request: WriteComment) -> CommentResponse:
+    """Comment on an item. Members whom you mention with @ are notified."""
+    comment = service.write_comment(session, actor, item.item, request.text)
+    session.refresh(comment, ["person"])
+    return _comment(comment)
+
+
+@operation("DELETE /review/items/{item}/comments/{comment_id}", role=Role.REVIEWER, audited=False)
+def delete_comment(session: Session, actor: Actor, item: NamedItem, comment_id: uuid.UUID) -> None:
+    """Delete your comment. Administrators can delete any."""
+    service.delete_comment(session, actor, item.item, comment_id)
 
 
 @operation("POST /review/assignments", role=Role.REVIEWER, command="review assign", status=201, audited=False)
@@ -372,3 +401,7 @@ def _response(item: ReviewItem, assigned: Sequence[Person], flags: Sequence[Flag
         flags=None if flags is None else [ItemFlag.of(flag) for flag in flags],
         cluster=None if flags is None else item.cluster,
     )
+
+
+def _comment(comment: ReviewComment) -> CommentResponse:
+    return CommentResponse.from_row(comment, person=comment.person.name if comment.person else "a former member")

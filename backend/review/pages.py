@@ -28,6 +28,7 @@ from backend.review.schemas import (
     UndoVerdict,
     VerdictRequest,
     WithdrawForm,
+    WriteComment,
 )
 from backend.review.screens import address, item_page, queue_page
 from backend.review.tables import ReviewItem, VerdictFixture
@@ -49,6 +50,7 @@ AssignmentForm = Annotated[AssignItem, Depends(read_form(AssignItem))]
 ClusterVerdictForm = Annotated[ClusterVerdict, Depends(read_form(ClusterVerdict))]
 VerdictForm = Annotated[VerdictRequest, Depends(read_form(VerdictRequest))]
 UndoForm = Annotated[UndoVerdict, Depends(read_form(UndoVerdict))]
+CommentForm = Annotated[WriteComment, Depends(read_form(WriteComment))]
 AssignNextForm = Annotated[AssignForm, Depends(read_form(AssignForm))]
 Chosen = Annotated[ReviewFilter, Query()]
 
@@ -144,6 +146,22 @@ def assign(session: SessionDep, actor: Reviewer, item_id: uuid.UUID, chosen: Cho
     item, _ = queries.get_item(session, item_id)
     service.assign(session, actor, [item.id], form.person)
     return see_other(address(f"/review/{item.id}", chosen), "Assigned.")
+
+
+@router.post("/review/{item_id}/comments")
+def comment(session: SessionDep, actor: Reviewer, item_id: uuid.UUID, chosen: Chosen, form: CommentForm) -> Response:
+    item, _ = queries.get_item(session, item_id)
+    service.write_comment(session, actor, item, form.text)
+    return see_other(address(f"/review/{item.id}", chosen, evidence="1") + "#thread")
+
+
+@router.post("/review/{item_id}/comments/{comment_id}/delete")
+def delete_comment(
+    session: SessionDep, actor: Reviewer, item_id: uuid.UUID, comment_id: uuid.UUID, chosen: Chosen
+) -> Response:
+    item, _ = queries.get_item(session, item_id)
+    service.delete_comment(session, actor, item, comment_id)
+    return see_other(address(f"/review/{item.id}", chosen, evidence="1") + "#thread", "The comment is deleted.")
 
 
 @router.post("/review/{item_id}/release")

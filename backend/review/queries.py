@@ -18,7 +18,7 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.review.agreement import cohens_kappa
 from backend.review.schemas import Order, Part, ReviewFilter
-from backend.review.tables import AuditSample, ReviewAssignment, ReviewItem, ReviewTarget, VerdictRecord
+from backend.review.tables import AuditSample, ReviewAssignment, ReviewComment, ReviewItem, ReviewTarget, VerdictRecord
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
 from backend.team.tables import Person
@@ -156,6 +156,12 @@ def verdicts_on(session: Session, item: ReviewItem) -> list[VerdictRecord]:
         key = (record.person_id, record.created_at, record.verdict, record.comment, record.taken_back_at)
         decisions.setdefault(key, record)
     return list(decisions.values())
+
+
+def comments_on(session: Session, item_id: uuid.UUID) -> Sequence[ReviewComment]:
+    """The thread of an item, oldest first."""
+    statement = select(ReviewComment).options(joinedload(ReviewComment.person)).where(ReviewComment.item_id == item_id)
+    return session.scalars(statement.order_by(ReviewComment.id)).all()
 
 
 def last_given(session: Session, person_id: uuid.UUID, record_id: uuid.UUID | None = None) -> VerdictRecord | None:

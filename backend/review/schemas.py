@@ -75,6 +75,25 @@ class ReviewItemVerdict(VerdictRequest):
     evidence: bool = Field(False, description="You saw the evidence before you decided.")
 
 
+class WriteComment(Request):
+    text: str = Field(
+        min_length=1,
+        max_length=4000,
+        description="What you want to say. @ and a member's name or email address notifies them.",
+    )
+
+
+class CommentResponse(Response):
+    table_columns = ("created_at", "person", "text")
+    table_empty = "No comments."
+
+    id: uuid.UUID
+    person_id: uuid.UUID | None
+    person: str
+    text: str
+    created_at: datetime
+
+
 class UndoVerdict(Request):
     verdict: uuid.UUID | None = Field(None, description="Id of your verdict. Default: your latest one in force.")
 

@@ -28,11 +28,18 @@ MOST_RUNS = 200
 EXAMPLES = 3
 """Rollouts shown with a flag about a run."""
 MEANINGS = {
-    Verdict.HONEST: "the reward was earned",
-    Verdict.HACK: "the reward was tricked out of the environment",
-    Verdict.BROKEN_REWARD: "the reward is wrong, the policy is not to blame",
-    Verdict.UNSURE: "somebody else should look",
+    Verdict.HONEST: "The reward was earned.",
+    Verdict.HACK: "The reward was tricked out of the environment.",
+    Verdict.BROKEN_REWARD: "The reward is wrong; the policy is not to blame.",
+    Verdict.UNSURE: "Someone else should look.",
 }
+EFFECTS = {
+    Verdict.HONEST: "It counts against the detectors that flagged it.",
+    Verdict.HACK: "Later certificates replay it and must give it a low reward; exact repeats leave the gradient.",
+    Verdict.BROKEN_REWARD: "Exact repeats leave the gradient, and authors are asked to repair the reward.",
+    Verdict.UNSURE: "Nothing changes, and it stays in the queue of others.",
+}
+"""Effects of a verdict on a rollout; docs/safeguards.md has the details."""
 
 
 def filter_options(
@@ -208,7 +215,8 @@ def item_page(
         "cluster": queries.cluster_of(session, item) if is_open else None,
         "after": effects_of(session, item.rollout_id) if is_open and item.rollout_id and item.verdict else None,
         "assignees": queries.assignees(session, [item.id]).get(item.id, ()),
-        "verdicts": [(verdict, str(key), MEANINGS[verdict]) for key, verdict in enumerate(Verdict, 1)],
+        "verdicts": [(each, str(key), MEANINGS[each], EFFECTS[each]) for key, each in enumerate(Verdict, 1)],
+        "thread": queries.comments_on(session, item.id) if is_open else [],
         "ask_url": f"{here}{'&' if '?' in here else '?'}",  # ready for one more parameter
         "action_url": address(f"/review/{item.id}", chosen, evidence=asked),
         "skip_url": address(f"/review/{following}", chosen) if following else "",

@@ -1,5 +1,6 @@
 """Work on the review queue: put rollouts in by hand, assign items."""
 
+import re
 import uuid
 from collections.abc import Sequence
 
@@ -10,11 +11,14 @@ from sqlalchemy.orm import Session
 from backend.core.events import REVIEW, announce, topic_of
 from backend.detectors.tables import Flag
 from backend.domain.ids import new_id
+from backend.domain.notifications.notices import NoticeKind
+from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, Severity
-from backend.errors import Conflict, InvalidInput
+from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from backend.notifications.outbox import announce as announce_notice
 from backend.review import queries, queue
 from backend.review.schemas import ReviewFilter
-from backend.review.tables import ReviewAssignment, ReviewItem, VerdictRecord
+from backend.review.tables import ReviewAssignment, ReviewComment, ReviewItem, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.team.tables import Person
 from backend.web.audit import audit
@@ -73,6 +77,19 @@ def assign(session: Session, actor: Actor, item_ids: Sequence[uuid.UUID], person
         raise InvalidInput(fields={"person": "Choose an active member with the role reviewer or above."})
     if not item_ids:
         return
+    known = select(ReviewAssignment.item_id).where(
+        ReviewAssignment.person_id == person_id, ReviewAssignment.item_id.in_(item_ids)
+    )
+    fresh = len(set(item_ids) - set(session.scalars(known)))
+    if fresh and person_id != actor.person_id:
+        announce_notice(
+            session,
+            kind=NoticeKind.ASSIGNED,
+            title=f"{actor.name} assigned you {fresh} item{'s' if fresh > 1 else ''} to review",
+            text="Open it, read the transcript and give a verdict." if fresh == 1 else "Your queue shows them first.",
+            path=f"/review/{item_ids[0]}" if fresh == 1 == len(item_ids) else "/review?mine=true",
+            person_id=person_id,
+        )
     rows = [{"id": new_id(), "item_id": id, "person_id": person_id, "assigned_by": actor.person_id} for id in item_ids]
     session.execute(insert(ReviewAssignment).on_conflict_do_nothing(), rows)
     audit(session, actor, "review.assign", "person", person_id, count=len(item_ids))
@@ -88,6 +105,47 @@ def assign_next(
     ids = session.scalars(statement.with_only_columns(ReviewItem.id)).all()
     assign(session, actor, ids, person_id)
     return ids
+
+
+def write_comment(session: Session, actor: Actor, item: ReviewItem, text: str) -> ReviewComment:
+    """Add a comment to the thread of an item, and notify the members whom it mentions."""
+    text = plain_text(text).strip()
+    if not text:
+        raise InvalidInput(fields={"text": "Write something first."})
+    comment = ReviewComment(item_id=item.id, person_id=actor.person_id, text=text)
+    session.add(comment)
+    session.flush()
+    members = session.execute(select(Person.id, Person.name, Person.email).where(Person.disabled_at.is_(None))).all()
+    for member in members:
+        if member.id != actor.person_id and is_mentioned(text, member.name, member.email):
+            announce_notice(
+                session,
+                kind=NoticeKind.MENTIONED,
+                title=f"{actor.name} mentioned you in a review",
+                text=text,
+                path=f"/review/{item.id}?evidence=1#thread",
+                run_id=item.run_id,
+                person_id=member.id,
+            )
+    audit(session, actor, "review.comment", "review_item", item.id)
+    return comment
+
+
+def delete_comment(session: Session, actor: Actor, item: ReviewItem, comment_id: uuid.UUID) -> None:
+    """Delete your own comment; administrators delete any."""
+    comment = session.get(ReviewComment, comment_id)
+    if comment is None or comment.item_id != item.id:
+        raise NotFound("There is no such comment.")
+    if comment.person_id != actor.person_id and not actor.may(Role.ADMIN):
+        raise NotAllowed("Only its author and administrators can delete a comment.")
+    session.delete(comment)
+    audit(session, actor, "review.delete_comment", "review_item", item.id)
+
+
+def is_mentioned(text: str, *names: str) -> bool:
+    """Whether the text contains @ and one of the names, as a whole and in any case."""
+    ends = (rf"@{re.escape(name)}(?!\w)" for name in names if name)
+    return re.search("|".join(ends), text, re.IGNORECASE) is not None
 
 
 def unassign(session: Session, actor: Actor, item: ReviewItem, person_id: uuid.UUID) -> None:

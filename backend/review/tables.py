@@ -107,6 +107,20 @@ class ReviewAssignment(Base):
     person: Mapped["Person"] = relationship(lazy="raise", foreign_keys=[person_id])
 
 
+class ReviewComment(Base):
+    """A comment in the thread of an item."""
+
+    __tablename__ = "review_comments"
+
+    id: Mapped[Id]
+    item_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("review_items.id", ondelete="CASCADE"), index=True)
+    person_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    text: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[CreatedAt]
+
+    person: Mapped["Person | None"] = relationship(lazy="raise")
+
+
 class ReviewTarget(Base):
     """The daily target of a reviewer."""
 

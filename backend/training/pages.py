@@ -1,20 +1,24 @@
-"""Pages before a training run starts: the launch page, its configuration file and the pre-flight."""
+"""The list of training runs, and the pages before one starts: the launch page, its configuration, the pre-flight."""
 
 import uuid
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
+from sqlalchemy import select
 from sqlalchemy.orm import joinedload
 
+from backend.checkpoints.queries import heldout_before_and_best
+from backend.core.events import RUNS
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
 from backend.domain.training.preflight.findings import PreflightFinding, worst
-from backend.domain.vocabulary import CheckStatus
-from backend.environments.tables import EnvironmentVersion
+from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
-from backend.runs.queries import get_run
+from backend.runs.queries import get_run, runs
+from backend.runs.schemas import RunFilter
 from backend.training import preflight, service
 from backend.training.launch import (
     Format,
@@ -34,6 +38,20 @@ from backend.web.streams import live_page
 router = APIRouter()
 
 Sent = Annotated[TrainingRequest, Depends(read_training_request)]
+
+
+@live_page(router, "/training", "training/list.html", "training_table", topics=[RUNS], swapped="training_table")
+def list_training(session: SessionDep, _: Viewer, wanted: Annotated[RunFilter, Query()]) -> dict[str, object]:
+    wanted = wanted.model_copy(update={"kind": None})
+    found = runs(session, wanted.model_copy(update={"kind": RunKind.TRAINING}))
+    return {
+        "runs": found.items,
+        "next": found.next,
+        "heldout": heldout_before_and_best(session, [run.id for run in found.items]),
+        "wanted": wanted,
+        "statuses": RunStatus,
+        "environments": session.scalars(select(Environment.name).order_by(Environment.name)).all(),
+    }
 
 
 @router.api_route("/training/new", methods=["GET", "POST"], response_class=HTMLResponse)

@@ -133,6 +133,7 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
     unread_count = (  # a column of the same statement, so that no page needs another one
         select(func.count(Notice.id))
         .where(Notice.created_at >= since, Notice.kind != NoticeKind.TEST, ~is_read)
+        .where(Notice.person_id.is_(None) | (Notice.person_id == Person.id))
         .correlate(Person)
         .scalar_subquery()
     )

@@ -41,14 +41,14 @@ NAVIGATION = {
     "Measure": (
         NavigationEntry(
             *("Runs", "/runs", "run"),
-            also=("/rollouts", "/evaluations", "/training", "/rescores"),
-            without=("/training/examples",),
+            also=("/rollouts", "/evaluations", "/rescores"),
         ),
         NavigationEntry("Compare", "/compare", "compare"),
         NavigationEntry("Leaderboards", "/leaderboards", "leaderboard"),
         NavigationEntry("Review", "/review", "review", also=("/detectors",)),
     ),
     "Train": (
+        NavigationEntry("Training", "/training", "train", without=("/training/examples",)),
         NavigationEntry("Training data", "/data/sft", "data", also=("/data", "/training/examples")),
         NavigationEntry("Checkpoints", "/checkpoints", "checkpoint", also=("/exports",)),
     ),

@@ -15,10 +15,8 @@ from backend.web.dependencies import RequireRole
 PUBLIC = frozenset({"/healthz", "/livez", "/sign-in", "/links/{secret}", "/notices/bell"})
 """Routes without a role, in addition to `/static`."""
 _PAGES_OF_FORMS = {
-    "/training": "/runs?kind=training",
     "/training/preflights": "/training/new",
     "/evaluations": "/runs?kind=evaluation",
-    "/exports": "/checkpoints",
     "/tokens": "/me",
 }
 """Pages for addresses of forms that have no page above them."""

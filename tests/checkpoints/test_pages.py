@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.queries import disk_usage
+from backend.checkpoints.tables import Export
 from backend.core import artifacts
-from backend.domain.vocabulary import PolicyKind, Role, RunKind
+from backend.domain.vocabulary import ExportForm, ExportStatus, PolicyKind, Role, RunKind
 from backend.runs.tables import Run
 from tests.checkpoints.conftest import TrainedRun
 from tests.factories import make_checkpoint, make_environment_version, make_policy, make_run
@@ -54,6 +55,28 @@ def test_a_marked_one_stays_and_says_so(session: Session, trained: TrainedRun, c
     client.post("/checkpoints/prune", data={"checkpoint_ids": str(checkpoint.id)})
     session.refresh(checkpoint)
     assert checkpoint.pruned_at is not None
+
+
+def test_exports_are_listed_and_stand_beside_their_checkpoint(
+    session: Session, trained: TrainedRun, client_for: ClientFor
+):
+    run, saved = trained()
+    client = client_for(Role.VIEWER)
+    assert "No exports yet" in client.get("/exports").text
+    of = {"checkpoint_id": saved["grpo 20"].id, "run_id": run.id}
+    finished = Export(**of, form=ExportForm.GGUF, status=ExportStatus.COMPLETED)
+    failed = Export(**of, status=ExportStatus.FAILED, reason="It predicts other tokens.")
+    session.add_all([finished, failed])
+    session.flush()
+    page = client.get("/exports").text
+    assert f"/exports/{finished.id}/download" in page
+    assert f"/exports/{failed.id}/download" not in page
+    assert "It predicts other tokens." in page
+    for address in ("/checkpoints", f"/runs/{run.id}/checkpoints"):
+        tree = client.get(address).text
+        assert f'href="/exports/{finished.id}"' in tree
+        assert f'href="/exports/{failed.id}"' not in tree
+    assert f"proctor serve {saved['grpo 20'].id}" in client_for(Role.TRAINER).get("/checkpoints").text
 
 
 def test_a_viewer_may_not_prune_or_mark(trained: TrainedRun, client_for: ClientFor):

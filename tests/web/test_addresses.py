@@ -32,9 +32,7 @@ def test_every_address_that_takes_forms_leads_to_a_page(app: FastAPI, admin: Tes
 @pytest.mark.parametrize(
     ("address", "place"),
     [
-        ("/training", "/runs?kind=training"),
         ("/evaluations", "/runs?kind=evaluation"),
-        ("/exports", "/checkpoints"),
         ("/training/preflights", "/training/new"),
         ("/compare/baselines", "/compare"),
     ],
@@ -52,5 +50,5 @@ def test_other_methods_and_the_json_api_still_refuse(admin: TestClient) -> None:
 
 
 def test_a_stranger_is_sent_to_sign_in_from_there(stranger: TestClient) -> None:
-    assert stranger.get("/training").headers["location"] == "/runs?kind=training"
-    assert stranger.get("/runs?kind=training").headers["location"].startswith("/sign-in")
+    assert stranger.get("/evaluations").headers["location"] == "/runs?kind=evaluation"
+    assert stranger.get("/runs?kind=evaluation").headers["location"].startswith("/sign-in")

@@ -19,7 +19,7 @@ PLACES = [place for places in NAVIGATION.values() for place in places] + list(SI
         ("/data/sft", "Training data"),
         ("/training/examples", "Training data"),
         ("/training/examples/0190", "Training data"),
-        ("/training/new", "Runs"),
+        ("/training/new", "Training"),
         ("/exports/0190", "Checkpoints"),
         ("/leaderboards/wordle", "Leaderboards"),
     ],

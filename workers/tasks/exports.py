@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from backend.checkpoints.hub import message_of, token_of
 from backend.checkpoints.tables import Export
 from backend.core.artifacts import open_file
-from backend.core.events import announce
+from backend.core.events import announce, topic_of
 from backend.core.sealing import SecretUnreadable
 from backend.core.session import transaction
 from backend.domain.checkpoints.exports import ExportOptions
@@ -37,7 +37,7 @@ def run(context: JobContext) -> None:
         if export.status not in _UNFINISHED:
             return
         export.status = ExportStatus.RUNNING
-        announce(session, f"export:{export_id}")
+        announce(session, topic_of("export", export.id))
     must_run_child(MODULE, [str(export_id)], run_id=None)
 
 
@@ -47,7 +47,7 @@ def give_up(session: Session, context: JobContext, reason: str) -> None:
     if export is None or export.status not in _UNFINISHED:
         return
     export.status, export.reason, export.ended_at = ExportStatus.FAILED, reason, datetime.now(UTC)
-    announce(session, f"export:{export.id}")
+    announce(session, topic_of("export", export.id))
 
 
 def upload(context: JobContext) -> None:
@@ -107,4 +107,4 @@ def _update_upload(session: Session, export: Export, **fields: object) -> None:
         target = options.hub.model_copy(update=fields)
         secret = None if target.is_over else options.hub_secret
         export.options = options.model_copy(update={"hub": target, "hub_secret": secret}).model_dump(mode="json")
-        announce(session, f"export:{export.id}")
+        announce(session, topic_of("export", export.id))

@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core.artifacts import get_folder, put_file, put_folder
-from backend.core.events import announce
+from backend.core.events import announce, topic_of
 from backend.core.logs import configure_logging
 from backend.core.session import transaction
 from backend.domain.checkpoints.exports import TITLES, ExportOptions
@@ -125,7 +125,7 @@ def _update(export_id: uuid.UUID, **fields: object) -> None:
         row = session.get_one(Export, export_id)
         for name, value in fields.items():
             setattr(row, name, value)
-        announce(session, f"export:{export_id}")
+        announce(session, topic_of("export", export_id))
 
 
 def main() -> int:

@@ -15,6 +15,10 @@ class NoticeKind(StrEnum):
     ONSET = "onset"
     JUDGING = "judging"
     RESCORING = "rescoring"
+    ASSIGNED = "assigned"
+    """Items to review were assigned to the recipient."""
+    MENTIONED = "mentioned"
+    """A comment names the recipient."""
     TEST = "test"
     """Sent by a person to test a destination. Never shown to others."""
 
@@ -51,7 +55,7 @@ KIND_DESCRIPTIONS = {
     NoticeKind.JUDGING: "a question or a monitor flagged rollouts, or a judge can be injected",
     NoticeKind.RESCORING: "regrading changed the conclusions from a run's history",
 }
-"""Kinds that a destination can select."""
+"""Kinds that a destination can select. Notices to one person are sent to no destination of the team."""
 
 PAUSES_SECONDS = (10, 60, 300, 1800, 7200)
 """Pauses between the attempts of one delivery. After the last one it is given up."""

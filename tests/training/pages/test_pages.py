@@ -151,3 +151,23 @@ def test_a_run_states_for_which_checkpoint_each_reward_is(session: Session, clie
     assert figures["held-out reward, best checkpoint"].startswith("grpo step 200 · 95% 0.800 to 1.000")
     assert figures["held-out reward, last checkpoint"].startswith("grpo step 400 · ")
     assert "held-out, best: grpo 200" in listed
+
+
+def test_the_list_shows_what_training_gained_and_where(session: Session, client_for: ClientFor):
+    client = client_for(Role.VIEWER)
+    assert "No training yet" in client.get("/training").text
+    run = make_run(session, name="maze run", kind=RunKind.TRAINING, policy=make_policy(session, kind=PolicyKind.LOCAL))
+    assert run.policy
+    make_checkpoint(session, run.policy, run, stage="untrained", step=0, heldout_reward=0.125)
+    best = make_checkpoint(session, run.policy, run, stage="grpo", step=40, heldout_reward=0.875, is_best=True)
+    make_checkpoint(session, run.policy, run, stage="grpo", step=60, heldout_reward=0.5)
+    make_run(session, name="an evaluation")
+    page = client.get("/training").text
+    assert "0.125" in page
+    assert "0.875" in page
+    assert f"#checkpoint-{best.id}" in page
+    assert "0.500" not in page
+    assert "an evaluation" not in page
+    assert "/training/new" not in page, "a viewer is led to a page that is closed to them"
+    assert "No training runs match these filters" in client.get("/training?text=zebra").text
+    assert "maze run" in client.get("/training?kind=evaluation").text
