@@ -1,11 +1,48 @@
 """The child process of the tests."""
 
+import ctypes
+import faulthandler
+import gc
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+
+def report() -> dict[str, object]:
+    """What the system and Python know of this process."""
+    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    folder = os.open("/", os.O_RDONLY)  # the lowest free number
+    os.close(folder)
+    return {
+        "variables": dict(os.environ),  # noqa: TID251
+        "title": Path("/proc/self/cmdline").read_text().rstrip("\0").split("\0"),
+        "name": status["Name"],
+        "parent": os.getppid(),
+        "leads": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
+        "signals": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt")],
+        "threads": status["Threads"],
+        "user": [status[name] for name in ("Uid", "Gid", "Groups", "CapEff", "NoNewPrivs", "Umask")],
+        "limits": Path("/proc/self/limits").read_text(),
+        "niceness": os.nice(0),
+        "memory": Path("/proc/self/oom_score_adj").read_text(),
+        "groups": Path("/proc/self/cgroup").read_text(),
+        "death": ctypes.CDLL(None).prctl(2, ctypes.byref(signal_number := ctypes.c_int())) or signal_number.value,
+        "open": [folder, *(str(Path(f"/proc/self/fd/{number}").readlink()) for number in range(folder))],
+        "folder": str(Path.cwd()),
+        "python": [
+            sys.argv,
+            sys.path,
+            sys.flags.utf8_mode,
+            sys.stdout.encoding,
+            sys.stdout.line_buffering,
+            gc.isenabled(),
+        ],
+        "crashes": faulthandler.is_enabled(),
+    }
 
 
 def main() -> int:
@@ -22,4 +59,6 @@ def main() -> int:
             grandchild = subprocess.Popen(["sleep", "60"])
             Path(file).write_text(f"{os.getpid()} {grandchild.pid}\n")
             time.sleep(60)
+        case ["report", file]:
+            Path(file).write_text(json.dumps(report()))
     return 0

@@ -56,7 +56,13 @@ def run(context: JobContext) -> None:
             return
         module = module_of(row)
     watchdog = TrainingWatchdog(run_id)
-    status = run_child(module, [str(run_id)], run_id=run_id, may_continue=watchdog.may_continue)
+    status = run_child(
+        module,
+        [str(run_id)],
+        run_id=run_id,
+        may_continue=watchdog.may_continue,
+        is_fresh=module in MODULES.values(),  # they patch what others import
+    )
     if status and not watchdog.ends_run(status):
         raise child_error(module, status, run_id)
 
