@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from backend.core.embedded import die_with_parent
 from backend.core.imports import without_collection
 from backend.supervisor.children import begin_child
 from backend.supervisor.fork_server import MAX_REQUEST_BYTES, ForkOptions, ForkRequest
@@ -29,17 +30,22 @@ def main() -> int:
     control, options = socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
     begin.prepare()
     _import(options["modules"])
-    sys.argv[:] = serve(control, options)
+    while True:
+        request = serve(control, options)
+        if not request["has_children"] or (server := _leave_server(options)) is None:
+            break
+        control = server
+    sys.argv[:] = request["command"]
     return begin.run()
 
 
-def serve(control: socket.socket, options: ForkOptions) -> Sequence[str]:
-    """Fork a process per request. Returns only in a forked one, with its command; ends when the supervisor does."""
+def serve(control: socket.socket, options: ForkOptions) -> ForkRequest:
+    """Fork a process per request. Returns only in a forked one, with its request; ends when the supervisor does."""
     supervisor = os.getppid()
     control.settimeout(options["idle_seconds"])
     while True:
         try:
-            message, streams, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 3)
+            message, streams, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 4)
         except TimeoutError:
             sys.exit()
         if not message:
@@ -56,7 +62,7 @@ def serve(control: socket.socket, options: ForkOptions) -> Sequence[str]:
     os.setsid()
     begin_child(request["niceness"], signal.Signals(options["death_signal"]))
     *streams, begins = streams
-    for number, stream in enumerate(streams, start=1):
+    for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     for name, value in request["variables"].items():
@@ -70,7 +76,23 @@ def serve(control: socket.socket, options: ForkOptions) -> Sequence[str]:
     with socket.socket(fileno=begins) as supervised:
         if os.getppid() != supervisor or not _is_unspoiled() or not (supervised.send(b"1") and supervised.recv(1)):
             os._exit(1)  # the supervisor ended or was interrupted meanwhile, or must start the process in another way
-    return request["command"]
+    return request
+
+
+def _leave_server(options: ForkOptions) -> socket.socket | None:
+    """Fork a server for this process's own children: returns its socket there, and None here."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    supervisor = os.getpid()
+    if pid := os.fork():
+        theirs.close()
+        import_module("workers.tasks.children").fork_server.inherit(pid, ours)
+        return None
+    ours.close()
+    die_with_parent(signal.SIGTERM)
+    if os.getppid() != supervisor:
+        os._exit(1)
+    _set_title([*options["title"], "workers.fork_server"])
+    return theirs
 
 
 def _import(modules: Sequence[str]) -> None:

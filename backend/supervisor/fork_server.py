@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from backend.supervisor.children import ChildGaveUp, last_lines, spawn
+from backend.supervisor.children import ChildGaveUp, Process, last_lines, spawn
 
 MAX_REQUEST_BYTES = 65_536
 IMPORT_SECONDS = 120.0
@@ -48,6 +48,8 @@ class ForkRequest(TypedDict):
     command: list[str]
     """A module and its arguments, as for `workers.begin`."""
     niceness: int
+    has_children: bool
+    """Whether the process gets a fork server of its own: a fork of itself before it does anything."""
     variables: dict[str, str | None]
     """Environment variables that differ from the server's. None: not set."""
 
@@ -109,9 +111,15 @@ class ForkServer:
             "idle_seconds": idle_seconds,
             "title": list(title),
         }
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self._control: socket.socket | None = None
         self._given: dict[str, str] = {}
+
+    def inherit(self, pid: int, control: socket.socket) -> None:
+        """Use a server that was forked from this process, and has its environment."""
+        self.process, self._control = AdoptedProcess(pid), control
+        self._control.settimeout(IMPORT_SECONDS)
+        self.environment = self._given = dict(os.environ)  # noqa: TID251 - passed on
 
     def start(self) -> None:
         """Begin to import, without waiting for the end of it."""
@@ -128,7 +136,7 @@ class ForkServer:
 
     def stop(self) -> None:
         if self.process:
-            self.process.kill()
+            self.process.send_signal(signal.SIGKILL)
             self.process.wait()
         if self._control:
             self._control.close()
@@ -138,21 +146,30 @@ class ForkServer:
         command: Sequence[str],
         log: Path,
         niceness: int = 0,
+        *,
+        source: int | None = None,
         output: int | None = None,
         environment: Mapping[str, str] | None = None,
+        has_children: bool = False,
     ) -> AdoptedProcess:
         """Run a module. Its standard output goes to the descriptor `output`; default: to the log, as its errors do.
 
-        Call it from the main thread, with which the process ends. Raises ChildGaveUp.
+        `source`: descriptor of its standard input, which is empty by default. Call it from the main thread, with which
+        the process ends. Raises ChildGaveUp.
         """
         variables = self._restart_if_needed(environment)
-        request: ForkRequest = {"command": list(command), "niceness": niceness, "variables": variables}
+        request: ForkRequest = {
+            "command": list(command),
+            "niceness": niceness,
+            "has_children": has_children,
+            "variables": variables,
+        }
         try:
             for _ in range(2):
                 if self.process is None or self.process.poll() is not None:
                     self.start()
                 with contextlib.suppress(OSError):
-                    if process := self._request(request, log, output):
+                    if process := self._request(request, log, source, output):
                         return process
                 self.stop()  # it ended, or does not answer
         except BaseException:  # interrupted: its answer must not be taken for that to the next request
@@ -170,15 +187,21 @@ class ForkServer:
         names = environment.keys() | self._given.keys()
         return {name: environment.get(name) for name in names if environment.get(name) != self._given.get(name)}
 
-    def _request(self, request: ForkRequest, log: Path, output: int | None) -> AdoptedProcess | None:
+    def _request(
+        self, request: ForkRequest, log: Path, source: int | None, output: int | None
+    ) -> AdoptedProcess | None:
         """Send a request; None if the server ends. The process begins its work only after this one knows it."""
         assert self._control is not None
         ours, theirs = socket.socketpair()
-        with log.open("ab") as opened, ours, _adopting():
+        with log.open("ab") as opened, open(os.devnull) as nothing, ours, _adopting():
             ours.settimeout(IMPORT_SECONDS)
             with theirs:
-                streams = [opened.fileno() if output is None else output, opened.fileno(), theirs.fileno()]
-                socket.send_fds(self._control, [json.dumps(request).encode()], streams)
+                streams = [
+                    nothing.fileno() if source is None else source,
+                    opened.fileno() if output is None else output,
+                    opened.fileno(),
+                ]
+                socket.send_fds(self._control, [json.dumps(request).encode()], [*streams, theirs.fileno()])
             if not (answer := self._control.recv(64)):
                 return None
             process = AdoptedProcess(int(answer))

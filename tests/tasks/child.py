@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from workers.tasks import children
+
 
 def report() -> dict[str, object]:
     """What the system and Python know of this process."""
@@ -61,4 +63,11 @@ def main() -> int:
             time.sleep(60)
         case ["report", file]:
             Path(file).write_text(json.dumps(report()))
+        case ["family", file]:
+            server = children.fork_server.process
+            assert server is not None, "it has no fork server"
+            child = children.start_child("tests.tasks.child", ["report", f"{file}-child"], Path(f"{file}-log"))
+            assert child.wait(20) == 0
+            assert children.fork_server.process is server
+            Path(file).write_text(str(os.getpid()))
     return 0

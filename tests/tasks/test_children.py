@@ -83,6 +83,17 @@ def test_a_forked_child_is_like_one_that_imports_for_itself(
     assert forked["variables"]["PROCTOR_PUBLIC_URL"] == "http://after.the.server.began"
 
 
+def test_a_child_can_fork_its_own(installation: None, tmp_path: Path) -> None:
+    family = tmp_path / "family"
+
+    assert run_child(MODULE, ["family", str(family)], run_id=None, has_children=True) == 0
+
+    report = json.loads((tmp_path / "family-child").read_text())
+    assert report["parent"] == int(family.read_text())
+    assert report["death"] == signal.SIGKILL
+    assert not is_alive(report["parent"])
+
+
 def test_variables_that_are_read_when_modules_are_imported_start_another_server(
     installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +111,7 @@ def test_without_a_server_a_child_imports_for_itself(
     installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "_cannot_fork", threading.Event())
-    monkeypatch.setattr(children, "_fork_server", ForkServer(["no_such_module"], {}, Path(), folder=PROJECT_ROOT))
+    monkeypatch.setattr(children, "fork_server", ForkServer(["no_such_module"], {}, Path(), folder=PROJECT_ROOT))
 
     assert run_child(MODULE, ["report", str(tmp_path / "report")], run_id=None) == 0
 
@@ -123,7 +134,7 @@ def test_an_interrupted_fork_leaves_no_child(installation: None, tmp_path: Path)
 
 
 def server_of_children() -> int:
-    server = children._fork_server.process
+    server = children.fork_server.process
     assert server is not None
     return server.pid
 

@@ -121,9 +121,10 @@ def stored_version(session: Session, files: dict[str, str], name: str = "") -> E
     return make_package_version(session, files, make_environment(session, name or f"environment_{digest[:8]}"))
 
 
-def start_child(run_id: uuid.UUID) -> Process:
+def start_child(run_id: uuid.UUID, *, has_children: bool = False) -> Process:
     """The training process, as the worker's job starts it."""
-    return children.start_child("workers.training.run", [str(run_id)], get_settings().data / "child.log")
+    log = get_settings().data / "child.log"
+    return children.start_child("workers.training.run", [str(run_id)], log, has_children=has_children)
 
 
 def wait_for_step(run_id: uuid.UUID, step: int) -> None:

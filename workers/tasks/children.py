@@ -43,7 +43,7 @@ class ChildFailed(RuntimeError):
     """A child process failed."""
 
 
-_fork_server = ForkServer(
+fork_server = ForkServer(
     *((), {}, Path()),
     imports_more=True,
     death_signal=signal.SIGKILL,
@@ -51,7 +51,7 @@ _fork_server = ForkServer(
     title=BEGIN,
     folder=PROJECT_ROOT,
 )
-atexit.register(_fork_server.stop)
+atexit.register(fork_server.stop)
 _forking = threading.Lock()
 _cannot_fork = threading.Event()
 
@@ -63,15 +63,16 @@ def run_child(
     run_id: uuid.UUID | None,
     may_continue: Callable[[], bool] = lambda: True,
     is_fresh: bool = False,
+    has_children: bool = False,
 ) -> int:
     """Run the module until it ends and return its exit status; a negative one is a signal's number.
 
     Its output goes to `logs/<run id>.log` in the data folder. The child is ended with this process, if the job is
     interrupted, some time after a stop of its run was requested, and if `may_continue`, called periodically, is false.
-    `is_fresh`: the child must not share with others what they have imported.
+    `is_fresh`: the child must not share with others what they have imported. `has_children`: it starts others itself.
     """
     log = log_file(module, run_id)
-    process = start_child(module, arguments, log, is_fresh=is_fresh)
+    process = start_child(module, arguments, log, is_fresh=is_fresh, has_children=has_children)
     logger.info("child began", module=module, pid=process.pid, log=str(log))
     stop_seen_at: float | None = None
     next_check = time.monotonic() + STOP_CHECK_SECONDS
@@ -102,32 +103,51 @@ def run_child(
     return status
 
 
-def start_child(module: str, arguments: list[str], log: Path, *, is_fresh: bool = False) -> Process:
-    """Start `python -m workers.begin MODULE …` as the leader of a session that ends with this thread, SIGKILLed."""
+def start_child(
+    module: str,
+    arguments: list[str],
+    log: Path,
+    *,
+    source: int | None = None,
+    output: int | None = None,
+    is_fresh: bool = False,
+    has_children: bool = False,
+) -> Process:
+    """Start `python -m workers.begin MODULE …` as the leader of a session that ends with this thread, SIGKILLed.
+
+    `source`, `output`: descriptors of its standard input and output. Default: none, and the log.
+    """
     if IS_SUPPORTED and not is_fresh and not _cannot_fork.is_set():
-        _fork_server.log = log_file("fork-server", None)
+        fork_server.log = log_file("fork-server", None)
         try:
             with _forking:
-                return _fork_server.fork([module, *arguments], log, environment=os.environ)  # noqa: TID251 - passed on
+                return fork_server.fork(
+                    [module, *arguments],
+                    log,
+                    source=source,
+                    output=output,
+                    environment=os.environ,  # noqa: TID251 - passed on
+                    has_children=has_children,
+                )
         except ChildGaveUp as error:
             _cannot_fork.set()
             logger.warning("children import for themselves from now on", reason=str(error))
-    with log.open("ab") as output:
+    with log.open("ab") as opened:
         # The parent-death signal fires when the *thread* that started the child ends: jobs run in their main thread.
         return subprocess.Popen(
             [*BEGIN, module, *arguments],
             cwd=PROJECT_ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL if source is None else source,
+            stdout=opened if output is None else output,
+            stderr=opened,
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(signal.SIGKILL),
         )
 
 
-def must_run_child(module: str, arguments: list[str], *, run_id: uuid.UUID | None, is_fresh: bool = False) -> None:
+def must_run_child(module: str, arguments: list[str], *, run_id: uuid.UUID | None, has_children: bool = False) -> None:
     """`run_child` that raises ChildFailed if the child fails."""
-    if status := run_child(module, arguments, run_id=run_id, is_fresh=is_fresh):
+    if status := run_child(module, arguments, run_id=run_id, has_children=has_children):
         raise child_error(module, status, run_id)
 
 

@@ -81,7 +81,7 @@ def _make(export_id: uuid.UUID, folder: Path) -> dict[str, object]:
     request = PassportRequest(str(files), str(original), str(checkpoint.id), digests(files), form, written.dtype)
     (folder / "request.json").write_text(json.dumps(asdict(request)))
     # a separate process, so that nothing in memory can replace the files
-    must_run_child(PASSPORT, [str(folder / "request.json")], run_id=None, is_fresh=True)
+    must_run_child(PASSPORT, [str(folder / "request.json")], run_id=None)
     passport = json.loads((folder / "passport.json").read_text())
     if not passport["passed"]:
         _update(export_id, passport=passport)
