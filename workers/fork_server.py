@@ -74,7 +74,8 @@ def serve(control: socket.socket, options: ForkOptions) -> ForkRequest:
         faulthandler.disable()  # the server's
     _set_title([*options["title"], *request["command"]])
     with socket.socket(fileno=begins) as supervised:
-        if os.getppid() != supervisor or not _is_unspoiled() or not (supervised.send(b"1") and supervised.recv(1)):
+        supervised.send(b"1" if _is_unspoiled() else b"0")
+        if os.getppid() != supervisor or not supervised.recv(1):
             os._exit(1)  # the supervisor ended or was interrupted meanwhile, or must start the process in another way
     return request
 

@@ -49,7 +49,7 @@ class ForkRequest(TypedDict):
     """A module and its arguments, as for `workers.begin`."""
     niceness: int
     has_children: bool
-    """Whether the process gets a fork server of its own: a fork of itself before it does anything."""
+    """Whether the process gets a separate fork server: a fork of itself before it does anything."""
     variables: dict[str, str | None]
     """Environment variables that differ from the server's. None: not set."""
 
@@ -205,10 +205,13 @@ class ForkServer:
             if not (answer := self._control.recv(64)):
                 return None
             process = AdoptedProcess(int(answer))
-            if not ours.recv(1):
-                return None
-            ours.send(b"1")
-            return process
+            match ours.recv(1):
+                case b"1":
+                    ours.send(b"1")
+                    return process
+                case b"0":
+                    raise ChildGaveUp(f"An import of {request['command'][0]} initialized CUDA, which survives no fork.")
+            return None
 
 
 def _read_early(environment: Mapping[str, str]) -> dict[str, str]:

@@ -16,12 +16,16 @@ from backend.runs.tables import Run
 from backend.settings import PROJECT_ROOT, get_settings
 from backend.supervisor.fork_server import ForkServer
 from tests.factories import make_run
-from tests.tasks.conftest import is_alive, wait_for
+from tests.tasks.conftest import check_that_it_only_imported, is_alive, wait_for
 from workers.tasks import children
 from workers.tasks.children import ChildFailed, must_run_child, run_child
 from workers.tasks.execute import INTERRUPT, Interrupted, _interruptible
 
 MODULE = "tests.tasks.child"
+TORCH_THAT_USED_A_GPU = """
+import sys, types
+sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(_is_in_bad_fork=lambda: True))
+"""
 
 
 def test_it_returns_the_status_and_keeps_the_log(installation: None) -> None:
@@ -110,12 +114,28 @@ def test_variables_that_are_read_when_modules_are_imported_start_another_server(
 def test_without_a_server_a_child_imports_for_itself(
     installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "_cannot_fork", threading.Event())
+    monkeypatch.setattr(children, "_unforkable", set())
     monkeypatch.setattr(children, "fork_server", ForkServer(["no_such_module"], {}, Path(), folder=PROJECT_ROOT))
 
     assert run_child(MODULE, ["report", str(tmp_path / "report")], run_id=None) == 0
 
-    assert children._cannot_fork.is_set()
+    assert children._unforkable == {MODULE}
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    ["import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", TORCH_THAT_USED_A_GPU],
+)
+def test_a_module_whose_import_does_what_survives_no_fork_is_imported_by_each_child(
+    installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str
+) -> None:
+    monkeypatch.setattr(children, "_unforkable", set())
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(PROJECT_ROOT)]))
+    (tmp_path / "spoiled_module.py").write_text(f"{spoiled}\ndef main(): return 7\n")
+
+    assert run_child("spoiled_module", [], run_id=None) == 7
+
+    assert children._unforkable == {"spoiled_module"}
 
 
 def test_an_interrupted_fork_leaves_no_child(installation: None, tmp_path: Path) -> None:
@@ -131,6 +151,12 @@ def test_an_interrupted_fork_leaves_no_child(installation: None, tmp_path: Path)
     assert run_child(MODULE, ["end", "5"], run_id=None) == 5
     assert not is_alive(server)
     assert not (tmp_path / "report").exists()
+
+
+def test_the_server_only_imports(installation: None) -> None:
+    run_child(MODULE, ["say", "ready"], run_id=None)
+
+    check_that_it_only_imported(server_of_children())
 
 
 def server_of_children() -> int:

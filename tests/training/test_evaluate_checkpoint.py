@@ -13,8 +13,9 @@ from backend.domain.ids import new_id
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
+from tests.tasks.conftest import check_that_it_only_imported
 from tests.training.conftest import checkpoints_of, run_of
-from workers.tasks import evaluations
+from workers.tasks import children, evaluations
 from workers.tasks.registry import JobContext
 from workers.training.run import train
 
@@ -61,3 +62,5 @@ def test_a_checkpoint_is_evaluated_the_same_way_twice(new_run: Callable[..., uui
         assert len(rows) == 12
         assert all(row.tokens and row.tokens["completion"] for row in rows)
     assert played[0] == played[1]
+    assert children.fork_server.process is not None
+    check_that_it_only_imported(children.fork_server.process.pid)

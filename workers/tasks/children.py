@@ -53,7 +53,8 @@ fork_server = ForkServer(
 )
 atexit.register(fork_server.stop)
 _forking = threading.Lock()
-_cannot_fork = threading.Event()
+_unforkable: set[str] = set()
+"""Modules that the server could not import, or not without starting threads or using a GPU."""
 
 
 def run_child(
@@ -117,7 +118,7 @@ def start_child(
 
     `source`, `output`: descriptors of its standard input and output. Default: none, and the log.
     """
-    if IS_SUPPORTED and not is_fresh and not _cannot_fork.is_set():
+    if IS_SUPPORTED and not is_fresh and module not in _unforkable:
         fork_server.log = log_file("fork-server", None)
         try:
             with _forking:
@@ -130,8 +131,8 @@ def start_child(
                     has_children=has_children,
                 )
         except ChildGaveUp as error:
-            _cannot_fork.set()
-            logger.warning("children import for themselves from now on", reason=str(error))
+            _unforkable.add(module)
+            logger.warning("processes of this module import for themselves from now on", reason=str(error))
     with log.open("ab") as opened:
         # The parent-death signal fires when the *thread* that started the child ends: jobs run in their main thread.
         return subprocess.Popen(
