@@ -6,6 +6,8 @@ the supervisor, as if that had started it: its session, streams, title and end a
 does nothing but import and fork.
 """
 
+import atexit
+import contextlib
 import ctypes
 import faulthandler
 import json
@@ -18,6 +20,7 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 from backend.core.embedded import die_with_parent
 from backend.core.imports import without_collection
@@ -26,7 +29,7 @@ from backend.supervisor.fork_server import MAX_REQUEST_BYTES, ForkOptions, ForkR
 from workers import begin
 
 
-def main() -> int:
+def main() -> NoReturn:
     control, options = socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
     begin.prepare()
     _import(options["modules"])
@@ -36,7 +39,17 @@ def main() -> int:
             break
         control = server
     sys.argv[:] = request["command"]
-    return begin.run()
+    end(begin.run())
+
+
+def end(status: int) -> NoReturn:
+    """End as the interpreter does, but leave the memory to the system: freeing each object would first copy it."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed
+            stream.flush()
+    os._exit(status & 0xFF)
 
 
 def serve(control: socket.socket, options: ForkOptions) -> ForkRequest:
@@ -147,4 +160,4 @@ def _set_title(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

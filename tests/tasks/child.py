@@ -1,5 +1,6 @@
 """The child process of the tests."""
 
+import atexit
 import ctypes
 import faulthandler
 import gc
@@ -8,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -51,6 +53,11 @@ def main() -> int:
     match sys.argv[1:]:
         case ["say", word]:
             sys.stdout.write(f"{word}\n")
+        case ["end in order"]:
+            atexit.register(sys.stdout.write, "exit function\n")
+            threading.Timer(0.1, sys.stdout.write, ("thread\n",)).start()
+            sys.stdout.write("main\n")
+            return 3
         case ["end", status]:
             sys.exit(int(status))
         case ["raise", message]:

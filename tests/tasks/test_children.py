@@ -18,7 +18,7 @@ from backend.supervisor.fork_server import ForkServer
 from tests.factories import make_run
 from tests.tasks.conftest import check_that_it_only_imported, is_alive, wait_for
 from workers.tasks import children
-from workers.tasks.children import ChildFailed, must_run_child, run_child
+from workers.tasks.children import ChildFailed, log_file, must_run_child, run_child
 from workers.tasks.execute import INTERRUPT, Interrupted, _interruptible
 
 MODULE = "tests.tasks.child"
@@ -85,6 +85,14 @@ def test_a_forked_child_is_like_one_that_imports_for_itself(
     assert forked == fresh
     assert forked["death"] == signal.SIGKILL
     assert forked["variables"]["PROCTOR_PUBLIC_URL"] == "http://after.the.server.began"
+
+
+def test_it_ends_in_order(installation: None) -> None:
+    run_id = uuid.uuid4()
+
+    assert run_child(MODULE, ["end in order"], run_id=run_id) == 3
+
+    assert log_file(MODULE, run_id).read_text().split("\n")[:3] == ["main", "thread", "exit function"]
 
 
 def test_a_child_can_fork_its_own(installation: None, tmp_path: Path) -> None:
