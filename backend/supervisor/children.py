@@ -251,9 +251,9 @@ def spawn(
         )
 
 
-def begin_child(niceness: int) -> None:
+def begin_child(niceness: int, death_signal: signal.Signals = signal.SIGTERM) -> None:
     """In a new process that leads its session: end with the supervisor, and yield to others."""
-    die_with_parent(signal.SIGTERM)
+    die_with_parent(death_signal)
     os.nice(niceness)
     if niceness:
         with contextlib.suppress(OSError):  # a session is scheduled as one, by its own niceness

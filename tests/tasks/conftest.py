@@ -90,6 +90,17 @@ def is_done(job_id: uuid.UUID) -> bool:
     return job_of(job_id).status is JobStatus.DONE
 
 
+def check_that_it_only_imported(server: int) -> None:
+    """A fork server has no thread but those of native libraries that prepare for forks, and no connection."""
+    folder = Path(f"/proc/{server}")
+    threads = [(task / "comm").read_text().strip() for task in (folder / "task").iterdir()]
+    others = [file.readlink().name for file in (folder / "fd").iterdir() if file.readlink() != Path("/dev/null")]
+
+    assert len([name for name in threads if name != "jemalloc_bg_thd"]) == 1, threads
+    assert {name.partition(":")[0] for name in others} <= {"fork-server.log", "socket"}, others
+    assert len([name for name in others if name.startswith("socket:")]) == 1, others
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -1,6 +1,7 @@
 """Training commits for real: a database of its own on the tests' server, a real env host, real child processes."""
 
 import re
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,10 +24,11 @@ from backend.environments.tables import EnvironmentVersion
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import MetricPoint, Run
 from backend.settings import PROJECT_ROOT, get_settings
+from backend.supervisor.children import Process
 from tests.envhost_fixture import HostProcess
 from tests.factories import make_environment, make_package_version, make_policy
 from tests.installation import committing_to
-from tests.training.forked import Child
+from workers.tasks import children
 from workers.training.run import train
 
 SMALL: dict[str, Any] = {
@@ -119,9 +121,10 @@ def stored_version(session: Session, files: dict[str, str], name: str = "") -> E
     return make_package_version(session, files, make_environment(session, name or f"environment_{digest[:8]}"))
 
 
-def start_child(run_id: uuid.UUID) -> Child:
+def start_child(run_id: uuid.UUID, *, has_children: bool = False) -> Process:
     """The training process, as the worker's job starts it."""
-    return Child("workers.training.run", str(run_id), log=get_settings().data / "child.log")
+    log = get_settings().data / "child.log"
+    return children.start_child("workers.training.run", [str(run_id)], log, has_children=has_children)
 
 
 def wait_for_step(run_id: uuid.UUID, step: int) -> None:
@@ -131,10 +134,10 @@ def wait_for_step(run_id: uuid.UUID, step: int) -> None:
         time.sleep(0.05)
 
 
-def kill(child: Child) -> None:
+def kill(child: Process) -> None:
     assert child.poll() is None, "it ended by itself"
-    child.kill()
-    child.wait()
+    child.send_signal(signal.SIGKILL)
+    assert child.wait(60) == -signal.SIGKILL
 
 
 def kill_and_resume(run_id: uuid.UUID, step: int) -> None:
@@ -144,7 +147,7 @@ def kill_and_resume(run_id: uuid.UUID, step: int) -> None:
     kill_and_go_on(run_id, child)
 
 
-def kill_and_go_on(run_id: uuid.UUID, child: Child) -> None:
+def kill_and_go_on(run_id: uuid.UUID, child: Process) -> None:
     kill(child)
     take_up_again(run_id)
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason

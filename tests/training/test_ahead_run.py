@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from backend.core.session import transaction
 from backend.domain.vocabulary import Phase, RunStatus
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
+from backend.supervisor.children import Process
 from tests.training.conftest import (
     checkpoints_of,
     counts_of,
@@ -68,7 +68,7 @@ def test_the_same_run_survives_a_killed_worker_a_killed_sampler_and_a_pause(
     whole: uuid.UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = make_run(**CHOICES)
-    child = start_child(run_id)
+    child = start_child(run_id, has_children=True)
     wait_for_step(run_id, 1)
     kill(child)
 
@@ -96,11 +96,9 @@ def pause(run_id: uuid.UUID) -> None:
         run.stop_requested_at, run.summary = datetime.now(UTC), {**run.summary, "pause_requested": True}
 
 
-def watch(
-    monkeypatch: pytest.MonkeyPatch, on_step: Callable[[int, subprocess.Popen[str]], object]
-) -> list[subprocess.Popen[str]]:
+def watch(monkeypatch: pytest.MonkeyPatch, on_step: Callable[[int, Process], object]) -> list[Process]:
     """Return the list of sampling processes, to be filled. `on_step` runs before a step of GRPO is stored."""
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[Process] = []
     monkeypatch.undo()
     enter, after_step = SamplingProcess.__enter__, GrpoStage._on_step
 

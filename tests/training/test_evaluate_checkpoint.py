@@ -13,10 +13,9 @@ from backend.domain.ids import new_id
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
-from backend.settings import get_settings
+from tests.tasks.conftest import check_that_it_only_imported
 from tests.training.conftest import checkpoints_of, run_of
-from tests.training.forked import Child
-from workers.tasks import evaluations
+from workers.tasks import children, evaluations
 from workers.tasks.registry import JobContext
 from workers.training.run import train
 
@@ -43,22 +42,13 @@ def ask_for_evaluation(checkpoint: Checkpoint, concurrency: int) -> uuid.UUID:
         return run.id
 
 
-def play_as_the_job_does(run_id: uuid.UUID) -> None:
-    evaluations.run(JobContext(new_id(), run_id, {}, 1))
-
-
-def play_in_a_fork(run_id: uuid.UUID) -> None:
-    """The same process, without the seconds for which it would import."""
-    assert Child(evaluations.LOCAL_MODULE, str(run_id), log=get_settings().data / "evaluation.log").wait(300) == 0
-
-
 def test_a_checkpoint_is_evaluated_the_same_way_twice(new_run: Callable[..., uuid.UUID]) -> None:
     trained = new_run(recipe="sft")
     train(trained)
     played = []
-    for concurrency, play in ((12, play_as_the_job_does), (5, play_in_a_fork)):
+    for concurrency in (12, 5):
         run_id = ask_for_evaluation(checkpoints_of(trained)["sft", 12], concurrency)
-        play(run_id)
+        evaluations.run(JobContext(new_id(), run_id, {}, 1))
         assert run_of(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
         with transaction() as session:
             rows = session.scalars(
@@ -72,3 +62,5 @@ def test_a_checkpoint_is_evaluated_the_same_way_twice(new_run: Callable[..., uui
         assert len(rows) == 12
         assert all(row.tokens and row.tokens["completion"] for row in rows)
     assert played[0] == played[1]
+    assert children.fork_server.process is not None
+    check_that_it_only_imported(children.fork_server.process.pid)

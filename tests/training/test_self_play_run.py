@@ -11,12 +11,11 @@ from backend.domain.vocabulary import Phase, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.policies.tables import Policy
 from backend.rollouts.tables import Group, Rollout
-from backend.settings import get_settings
 from backend.training.league import league_of
 from tests.factories import make_policy, make_queued_evaluation
 from tests.training.conftest import built_in, checkpoints_of, kill_and_resume, make_run, points_of, run_of, weights_of
-from tests.training.forked import Child
 from workers.tasks import evaluations
+from workers.tasks.children import must_run_child
 from workers.training.run import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
@@ -106,7 +105,7 @@ def test_its_checkpoints_are_opponents_in_evaluations(whole: uuid.UUID, is_scrip
         run = make_queued_evaluation(session, version, policy, **plan)
         run.checkpoint_id = None if is_scripted else checkpoints_of(whole)["grpo", 5].id
         run_id = run.id
-    assert Child(evaluations.LOCAL_MODULE, str(run_id), log=get_settings().data / "match.log").wait(200) == 0
+    must_run_child(evaluations.LOCAL_MODULE, [str(run_id)], run_id=run_id)
     match = run_of(run_id).summary["match"]
     assert isinstance(match, dict)
     assert match["opponent"] == "before GRPO"

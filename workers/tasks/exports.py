@@ -38,7 +38,7 @@ def run(context: JobContext) -> None:
             return
         export.status = ExportStatus.RUNNING
         announce(session, topic_of("export", export.id))
-    must_run_child(MODULE, [str(export_id)], run_id=None)
+    must_run_child(MODULE, [str(export_id)], run_id=None, has_children=True)
 
 
 def give_up(session: Session, context: JobContext, reason: str) -> None:

@@ -57,7 +57,7 @@ def run(context: JobContext) -> None:
     with transaction() as session:
         if not begin_run(session, session.get_one(Run, run_id)):
             return
-    status = run_child(_CHILD, [str(run_id)], run_id=run_id)
+    status = run_child(_CHILD, [str(run_id)], run_id=run_id, is_fresh=True)
     if status in _BROKEN:
         _end(run_id, RunStatus.FAILED, f"{_TOO_LARGE} Nothing more was stored.")
     elif status:

@@ -17,6 +17,7 @@ from backend.core.session import transaction
 from backend.domain.text import plain_text
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import AlarmsChoice, action_of
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PreflightStatus, RunStatus
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import MetricPoint, Run
@@ -55,8 +56,16 @@ def run(context: JobContext) -> None:
         if not begin_run(session, row):
             return
         module = module_of(row)
+        samples_ahead = TrainingConfiguration.of_run(row.configuration).samples_ahead
     watchdog = TrainingWatchdog(run_id)
-    status = run_child(module, [str(run_id)], run_id=run_id, may_continue=watchdog.may_continue)
+    status = run_child(
+        module,
+        [str(run_id)],
+        run_id=run_id,
+        may_continue=watchdog.may_continue,
+        is_fresh=module in MODULES.values(),  # they patch what others import
+        has_children=samples_ahead,
+    )
     if status and not watchdog.ends_run(status):
         raise child_error(module, status, run_id)
 

@@ -21,16 +21,15 @@ from pydantic import TypeAdapter
 from sqlalchemy.exc import DBAPIError
 from transformers.utils.logging import disable_progress_bar
 
-from backend.core.embedded import die_with_parent
 from backend.core.logs import configure_logging
 from backend.domain.errors import SandboxError
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase
-from backend.settings import PROJECT_ROOT
 from workers.models.load import Loaded, load_folder
 from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import TooManyFailures
+from workers.tasks.children import log_file, start_child
 from workers.training.ahead import SampleOrder, load_trained
 from workers.training.assignment import read_assignment
 from workers.training.env_pool import open_env_pool
@@ -57,34 +56,32 @@ class SamplingProcess(AbstractContextManager["SamplingProcess"]):
         self._arguments = [str(run_id), str(weights)]
 
     def __enter__(self) -> "SamplingProcess":
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "workers.begin", MODULE, *self._arguments],
-            cwd=PROJECT_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: die_with_parent(signal.SIGKILL),
-        )
+        source, orders = os.pipe()
+        answers, output = os.pipe()
+        self._orders, self._answers = open(orders, "w"), open(answers)
+        run_id = uuid.UUID(self._arguments[0])
+        log = log_file(MODULE, run_id)
+        self.process = start_child(MODULE, self._arguments, log, source=source, output=output)
+        os.close(source)
+        os.close(output)
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self.process.stdin is not None
         with suppress(OSError):
-            self.process.stdin.close()
+            self._orders.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(CLOSE_SECONDS)
-        self.process.kill()
+        self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+        self._answers.close()
 
     def play(self, order: SampleOrder, weights: Path) -> list[Rollout]:
         """Return the rollouts of an order. Raises SamplingFailed, or what training raises for the same failure."""
         message = {"order": _ORDER.dump_python(order, mode="json"), "weights": str(weights)}
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         try:
-            self.process.stdin.write(json.dumps(message) + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
+            self._orders.write(json.dumps(message) + "\n")
+            self._orders.flush()
+            line = self._answers.readline()
         except (OSError, ValueError):  # it ended, or was closed
             line = ""
         if not line.endswith("\n"):
