@@ -44,14 +44,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What `-m` leaves out as a whole is not imported: a fifth of a second for each module."""
-    left_out = re.findall(r"not (slow|browser)\b", config.option.markexpr)
+    """Modules that `-m` excludes as a whole are not imported."""
+    excluded = re.findall(r"not (slow|browser)\b", config.option.markexpr)
     if collection_path.is_dir():
-        return True if collection_path.name in left_out else None
-    if not left_out or collection_path.suffix != ".py":
+        return True if collection_path.name in excluded else None
+    if not excluded or collection_path.suffix != ".py":
         return None
     marks = re.search(r"^pytestmark = (.*)", collection_path.read_text(), re.M)
-    return True if marks and set(re.findall(r"pytest\.mark\.(\w+)", marks[1])) & set(left_out) else None
+    return True if marks and set(re.findall(r"pytest\.mark\.(\w+)", marks[1])) & set(excluded) else None
 
 
 @pytest.hookimpl(trylast=True)
