@@ -89,7 +89,7 @@ PAGES = (
         results_pages,
         steering_pages,
     ),
-    *(attack_pages, example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
+    *(example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
 )
 """Modules with pages. Those of imports and exports come before `/runs/{run_id}`."""
 OPERATIONS = (
@@ -126,8 +126,9 @@ def create_app(transaction: Transaction = transaction) -> FastAPI:
     app.add_middleware(Guard)
     app.add_middleware(Revocation)
     app.mount("/static", Static(directory=STATIC_FOLDER), name="static")
-    for module in PAGES:
-        app.include_router(module.router, include_in_schema=False)
+    for route in [route for module in PAGES for route in module.router.routes]:
+        route.include_in_schema = False
+        app.router.routes.append(route)  # FastAPI builds an included router's routes twice, and finds them slowly
     declared = [operation for module in OPERATIONS for operation in operations_of(module)]
     add_json_routes(app.router, declared)
     add_form_routes(app.router, declared)

@@ -4,6 +4,7 @@ Each test gets a session inside an outer transaction that is rolled back; code u
 """
 
 import gc
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -40,6 +41,17 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     return Together(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Modules that `-m` excludes as a whole are not imported."""
+    excluded = re.findall(r"not (slow|browser)\b", config.option.markexpr)
+    if collection_path.is_dir():
+        return True if collection_path.name in excluded else None
+    if not excluded or collection_path.suffix != ".py":
+        return None
+    marks = re.search(r"^pytestmark = (.*)", collection_path.read_text(), re.M)
+    return True if marks and set(re.findall(r"pytest\.mark\.(\w+)", marks[1])) & set(excluded) else None
 
 
 @pytest.hookimpl(trylast=True)

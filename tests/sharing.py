@@ -13,6 +13,7 @@ SHARED: Mapping[str, str] = {
     "tests/environments/checks/test_certify_a_version.py": "a certificate",
     "tests/detectors/test_detectors_on_whole_runs.py": "played episodes",
     "tests/docs/test_site.py": "the documentation",
+    "tests/security/test_data_folder.py": "a stopped database",
     "tests/ops/test_cli_exports.py": "a whole Proctor",
     "tests/ops/test_cli_lessons.py": "a whole Proctor",
     "tests/ops/test_cli_of_runs.py": "a whole Proctor",

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
-from fastapi.routing import iter_route_contexts
+from fastapi.routing import APIRoute
 from psycopg.errors import (
     DatatypeMismatch,
     ProgramLimitExceeded,
@@ -20,7 +20,6 @@ from sqlalchemy.exc import DataError, DBAPIError, OperationalError, ProgrammingE
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
@@ -164,9 +163,9 @@ def _respond_to_framework(request: Request, error: HTTPException) -> Response:
     response = respond(request, known)
     if status == 405:  # several routes may share a path; the framework names only the first one's methods
         methods: set[str] = set()
-        for context in iter_route_contexts(request.app.routes):
-            if context.path and compile_path(context.path)[0].match(request.url.path):
-                methods |= set(context.methods or ())
+        for route in request.app.routes:
+            if isinstance(route, APIRoute) and route.path_regex.match(request.url.path):
+                methods |= set(route.methods or ())
         response.headers["Allow"] = ", ".join(sorted(methods))
     return response
 

@@ -5,18 +5,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from anyio.from_thread import BlockingPortal
 from fastapi import FastAPI
 from sqlalchemy.orm import Session
 
 from backend.app import Transaction
+from backend.core.events import Hub
 from tests.web_fixtures import *  # noqa: F403
 from tests.web_fixtures import requests_in
 
 
 @pytest.fixture
-def app(whole_app: FastAPI, session: Session) -> FastAPI:
+def app(whole_app: FastAPI, session: Session, portal: BlockingPortal) -> FastAPI:
     """The application; a live stream draws while its request's own transaction ends, so they take turns here."""
+    whole_app.state.portal = portal
     whole_app.state.transaction = _in_turn(session)
+    whole_app.state.hub = Hub()
     return whole_app
 
 
