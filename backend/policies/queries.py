@@ -19,9 +19,13 @@ BASELINES = frozenset({"random", "constant", "empty", "echo", "repeat"})
 """Scripted policies that every environment can play against; the others need a script in its manifest."""
 
 
-def policies(session: Session, *, after: str | None = None, limit: int = 100) -> Slice[Policy]:
-    """Policies by name, without deleted ones."""
+def policies(
+    session: Session, *, after: str | None = None, limit: int = 100, project_id: uuid.UUID | None = None
+) -> Slice[Policy]:
+    """Policies by name, without deleted ones. Default: of all projects."""
     statement = select(Policy).where(Policy.deleted_at.is_(None))
+    if project_id is not None:
+        statement = statement.where(Policy.project_id == project_id)
     return slice_of(session, statement, (Key(Policy.name, descending=False),), after=after, limit=limit)
 
 

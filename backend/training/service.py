@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, joinedload
 from backend.checkpoints.tables import Checkpoint
 from backend.core.events import RUNS, announce
 from backend.core.queue import enqueue
+from backend.core.row_access import current_project
 from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id, stable_id
 from backend.domain.runs.capabilities import QUEUES
@@ -53,6 +54,7 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
         kind=PolicyKind.LOCAL,
         description=f"Trained on {version.title}.",
         configuration=configuration.model.model_dump(mode="json"),
+        project_id=current_project(session) or version.environment.project_id,
         created_by=actor.person_id,
     )
     session.add(policy)
