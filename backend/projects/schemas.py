@@ -2,7 +2,7 @@
 
 import uuid
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field, StringConstraints
 
@@ -10,8 +10,8 @@ from backend.domain.vocabulary import Role
 from backend.operations.schemas import Cli, Request, Response
 from backend.projects.tables import ProjectMember
 
-ItemKind = Literal["environment", "policy", "run"]
 ProjectName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=60, pattern="^[^/]+$")]
+ItemName = Annotated[str, StringConstraints(max_length=200)]
 MAX_ITEMS = 500
 
 
@@ -66,9 +66,13 @@ class ProjectResponse(Response):
 
 
 class MoveItems(Request):
-    environments: list[str] = Field([], max_length=MAX_ITEMS, description="Names or ids of environments.")
-    policies: list[str] = Field([], max_length=MAX_ITEMS, description="Names or ids of policies.")
-    runs: list[str] = Field([], max_length=MAX_ITEMS, description="Ids of runs.")
+    environments: Annotated[list[ItemName], Cli(option="--environment")] = Field(
+        [], max_length=MAX_ITEMS, description="Names or ids of environments."
+    )
+    policies: Annotated[list[ItemName], Cli(option="--policy")] = Field(
+        [], max_length=MAX_ITEMS, description="Names or ids of policies."
+    )
+    runs: Annotated[list[ItemName], Cli(option="--run")] = Field([], max_length=MAX_ITEMS, description="Ids of runs.")
     source: str | None = Field(
         None,
         max_length=60,

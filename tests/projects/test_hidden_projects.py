@@ -198,6 +198,18 @@ def test_ids_in_queries_and_bodies_find_nothing(
         assert word not in answer.text
 
 
+def test_names_of_hidden_items_are_taken(session: Session, hidden: HiddenItems) -> None:
+    session.expunge_all()
+    endpoint = {"name": "secret_policy", "script": "random"}
+    for address, body in (
+        ("policies", endpoint),
+        ("environments", {"name": "secret_game", "template": "single_step"}),
+        ("graders", {"name": "secret_judge", "kind": "judge", "policy": "random"}),
+    ):
+        answer = hidden.browser.post(f"/api/v1/{address}", json=body)
+        assert answer.status_code in {409, 422}, answer.text
+
+
 def test_each_table_belongs_to_projects_or_to_the_team() -> None:
     """A new table without a way to a project is for the whole team: add it here if that is right."""
     of_the_team = {
