@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from backend.domain.vocabulary import Role
 from backend.projects import queries, service
 from backend.projects.schemas import CreateProject, MoveItems
-from backend.team.queries import people
+from backend.team.queries import find_member, people
+from backend.web.audit import audit
 from backend.web.dependencies import PROJECT_COOKIE, Admin, ElsewhereAuthor, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.page import NAVIGATION, page, see_other
@@ -35,6 +36,14 @@ class MoveItem(BaseModel):
     item: str
     source: str
     project: str
+
+
+class GiveRole(BaseModel):
+    """The form on a project's page."""
+
+    member: str
+    """Id of a person."""
+    role: Role
 
 
 @router.get("/projects", response_class=HTMLResponse)
@@ -77,7 +86,7 @@ def move_item(
     moved = service.move_items(session, actor.within(project.id), project, request)
     back = {"environments": "/environments/", "policies": "/policies/", "runs": "/runs/"}[form.kind]
     others = moved.environments + moved.policies + moved.runs - 1
-    with_it = f" with {others} that belong to it" if others > 0 else ""
+    with_it = f", with {others} item{'s' * (others > 1)} that belong{'s' * (others == 1)} to it" if others > 0 else ""
     return see_other(
         back + quote(form.item), f"Moved to {moved.project}{with_it}. To undo it, open the project's page."
     )
@@ -89,17 +98,25 @@ def undo_move(session: SessionDep, actor: ElsewhereAuthor, move_id: uuid.UUID) -
     return see_other("/projects", f"Moved back to {moved.project}.")
 
 
+@router.post("/projects/{project_id}/members")
+def give_role(
+    session: SessionDep, actor: Admin, project_id: str, form: Annotated[GiveRole, Depends(read_form(GiveRole))]
+) -> Response:
+    project, person = queries.get_project(session, project_id), find_member(session, form.member)
+    service.set_role(session, actor, project, person, form.role)
+    audit(session, actor, "project.set_role", "project", project.id, name=project.name, role=str(form.role))
+    return see_other(f"/projects/{project.id}", f"{person.name} has the role {form.role} in this project.")
+
+
 @router.get("/projects/{project_id}", response_class=HTMLResponse)
 def show_project(request: Request, session: SessionDep, actor: Viewer, project_id: str) -> HTMLResponse:
     project = queries.get_project(session, project_id)
-    actor = actor.within(project.id)
     members = queries.members_of(session, project)
-    ids = {member.person_id for member in members}
     candidates = [each for each in people(session) if each.is_active and each.role is not Role.ADMIN]
     context = {
         "project": queries.project_responses(session, actor, only=project.id)[0],
         "members": members,
-        "candidates": [each for each in candidates if each.id not in ids],
+        "candidates": [(str(each.id), f"{each.name} ({each.role})") for each in candidates],
         "roles": list(Role),
         "may_manage": actor.may(Role.ADMIN),
         "moves": queries.moves_to(session, project),

@@ -121,6 +121,8 @@ def _project_of_segment(session: Session, request: Request, name: str, text: str
         environments = Base.metadata.tables["environments"]
         return session.connection().scalar(select(environments.c.project_id).where(environments.c.name == text))
     try:
+        if name == "project_id":
+            return uuid.UUID(text)
         return project_of_key(session, Base.metadata.tables[PLACES[name]], uuid.UUID(text)) if name in PLACES else None
     except ValueError:
         return None  # the route refuses it

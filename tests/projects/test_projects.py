@@ -177,7 +177,7 @@ def test_administrators_create_projects_and_give_roles(client_for: ClientFor, se
     address = created.headers["location"]
     assert admin.post("/projects", data={"name": "maths"}).status_code == 422
     assert client_for(Role.AUTHOR).post("/projects", data={"name": "Mine"}).status_code == 403
-    assert admin.post(f"{address}/members/{person.id}/edit", data={"role": "author"}).status_code == 303
+    assert admin.post(f"{address}/members", data={"member": str(person.id), "role": "author"}).status_code == 303
     page = admin.get(address).text
     assert "Grace" in page
     assert "members only" in page
