@@ -9,12 +9,13 @@ Jobs have no such limit.
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Table, and_, event, not_, or_, select
 from sqlalchemy.orm import Mapper, ORMExecuteState, Session, UOWTransaction, with_loader_criteria
 from sqlalchemy.orm.interfaces import ORMOption
+from sqlalchemy.sql.selectable import NamedFromClause
 
 from backend.core.tables import Base
 from backend.domain.projects.access import ProjectAccess
@@ -134,10 +135,19 @@ def _visible(table: Table, columns: Callable[[Column[Any]], ColumnElement[Any]],
     for column in _ways(table):
         parent = _parent(column)
         inner = parent.alias()
-        is_visible = _visible(parent, lambda each, inner=inner: inner.c[each.name], hidden)
+        is_visible = _visible(parent, partial(_column_of, inner), hidden)
         condition = columns(column).not_in(select(inner.c[_key(parent).name]).where(not_(is_visible)))
         conditions.append(or_(columns(column).is_(None), condition) if column.nullable else condition)
     return and_(*conditions)
+
+
+def _column_of(alias: NamedFromClause[Any], column: Column[Any]) -> ColumnElement[Any]:
+    return alias.c[column.name]
+
+
+def _attribute_of(mapper: Mapper[Any], column: Column[Any]) -> ColumnElement[Any]:
+    attribute: ColumnElement[Any] = getattr(mapper.class_, mapper.get_property_by_column(column).key)
+    return attribute
 
 
 @lru_cache(maxsize=64)
@@ -145,8 +155,7 @@ def _conditions(hidden: Hidden) -> tuple[ORMOption, ...]:
     options = []
     for mapper in Base.registry.mappers:
         if (table := mapper.local_table) in owned_tables() and isinstance(table, Table):
-            attributes = {column: mapper.attrs[mapper.get_property_by_column(column).key] for column in table.c}
-            criteria = _visible(table, lambda each, known=attributes: known[each].class_attribute, hidden)
+            criteria = _visible(table, partial(_attribute_of, mapper), hidden)
             options.append(with_loader_criteria(mapper.class_, criteria, include_aliases=True))
     return tuple(options)
 

@@ -139,11 +139,13 @@ def undo_move(session: Session, actor: Actor, move_id: uuid.UUID) -> MoveRespons
         raise NotFound("There is no such move.")
     target = get_project(session, event.subject_id)
     origins: dict[str, str] = event.detail["from"]
-    found = {
-        str(item.id): item
-        for table in TABLES.values()
-        for item in session.scalars(select(table).where(table.id.in_([uuid.UUID(key) for key in origins])))
-    }
+    keys = [uuid.UUID(key) for key in origins]
+    items: list[Item] = [
+        *session.scalars(select(Environment).where(Environment.id.in_(keys))),
+        *session.scalars(select(Policy).where(Policy.id.in_(keys))),
+        *session.scalars(select(Run).where(Run.id.in_(keys))),
+    ]
+    found = {str(item.id): item for item in items}
     _lock(session, list(found.values()))
     if moved := [item for item in found.values() if item.project_id != target.id]:
         raise MovedMeanwhile(_who_moved(session, actor, moved[0]))

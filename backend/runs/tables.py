@@ -80,9 +80,10 @@ def refuse_crossing(connection: Connection, run_id: uuid.UUID | None = None) -> 
 
 def _home_of(context: DefaultExecutionContext) -> uuid.UUID | None:
     """Return the project of a new run: its source's, that of a restricted policy, or its environment's."""
-    given = context.get_current_parameters()
+    given = context.get_current_parameters()  # type: ignore[no-untyped-call]
     names = ("source_run_id", "policy_id", "version_id")
-    return context.connection.scalar(_HOME, {name: given.get(name) for name in names})
+    home: uuid.UUID | None = context.connection.scalar(_HOME, {name: given.get(name) for name in names})
+    return home
 
 
 class Run(Base):
