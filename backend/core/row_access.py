@@ -142,7 +142,8 @@ def _visible(table: Table, columns: Callable[[Column[Any]], ColumnElement[Any]],
 
 
 def _column_of(alias: NamedFromClause[Any], column: Column[Any]) -> ColumnElement[Any]:
-    return alias.c[column.name]
+    found: ColumnElement[Any] = alias.c[column.name]
+    return found
 
 
 def _attribute_of(mapper: Mapper[Any], column: Column[Any]) -> ColumnElement[Any]:
