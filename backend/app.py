@@ -46,6 +46,8 @@ from backend.overview import operations as overview_operations
 from backend.overview import pages as overview_pages
 from backend.policies import operations as policies_operations
 from backend.policies import pages as policies_pages
+from backend.projects import operations as projects_operations
+from backend.projects import pages as projects_pages
 from backend.results import operations as results_operations
 from backend.results import pages as results_pages
 from backend.review import operations as review_operations
@@ -77,26 +79,16 @@ THREADS_STUCK_SECONDS = 60.0
 """Six times the limit of a page's statements: threads that take turns are merely busy."""
 PAGES = (
     *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
-    *(team_pages, environments_pages, editor_pages, trial_pages, play_pages, import_pages, policies_pages),
-    *(
-        attack_pages,
-        evaluation_pages,
-        chart_pages,
-        runs_pages,
-        tab_pages,
-        table_pages,
-        rollouts_pages,
-        results_pages,
-        steering_pages,
-    ),
-    *(example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
+    *(team_pages, projects_pages, environments_pages, editor_pages, trial_pages, play_pages, import_pages),
+    *(policies_pages, evaluation_pages, chart_pages, runs_pages, tab_pages, table_pages, rollouts_pages, results_pages),
+    *(steering_pages, attack_pages, example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
 )
 """Modules with pages. Those of imports and exports come before `/runs/{run_id}`."""
 OPERATIONS = (
     *(notifications_operations, overview_operations, checkpoints_operations, detectors_operations, review_operations),
     *(example_operations, policies_operations, rollouts_operations, regrading_operations, runs_operations),
     *(team_operations, graders_operations, studies_operations, results_operations, environments_operations),
-    *(attack_operations, play_operations, import_operations, training_operations),
+    *(projects_operations, attack_operations, play_operations, import_operations, training_operations),
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         MarkedDemonstrations,
         Me,
         Member,
+        MoveResponse,
         NetworkResponse,
         NewToken,
         NoticeResponse,
@@ -86,6 +87,8 @@ if TYPE_CHECKING:
         PolicyResponse,
         PreflightResponse,
         PresetResponse,
+        ProjectMemberResponse,
+        ProjectResponse,
         PruneResult,
         RegradingBatch,
         RegradingPreview,
@@ -2576,6 +2579,157 @@ class PoliciesOperations(Namespace):
         )
 
 
+class ProjectsOperations(Namespace):
+    def list(self, *, limit: int | None = None) -> Iterator[ProjectResponse]:
+        """List the projects that you see, by name."""
+        return self._list(
+            "ProjectResponse",
+            "/projects",
+            limit,
+        )
+
+    def create(
+        self, *, name: str, description: str | None = None, is_restricted: bool | None = None
+    ) -> ProjectResponse:
+        """Create a project, open to the team or restricted to its members.
+
+        - `name`: Name, without slashes.
+        - `description`: What belongs in it.
+        - `is_restricted`: Only its members and administrators see it. Default: the whole team does."""
+        return self._call(
+            "ProjectResponse",
+            "POST",
+            "/projects",
+            "body",
+            name=name,
+            description=description,
+            is_restricted=is_restricted,
+        )
+
+    def undo_move(self, move: str | UUID) -> MoveResponse:
+        """Return the items of a move to the projects from which they came.
+
+        - `move`: Id of a move."""
+        return self._call(
+            "MoveResponse",
+            "POST",
+            f"/projects/moves/{segment(move)}/undo",
+            "query",
+        )
+
+    def get(self, project: str | UUID) -> ProjectResponse:
+        """Show a project and your role in it.
+
+        - `project`: Name or id of a project."""
+        return self._call(
+            "ProjectResponse",
+            "GET",
+            f"/projects/{segment(project)}",
+            "query",
+        )
+
+    def update(
+        self,
+        project: str | UUID,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        is_restricted: bool | None = None,
+    ) -> ProjectResponse:
+        """Rename or describe a project, open it to the team or restrict it to its members.
+
+        - `project`: Name or id of a project.
+        - `name`: New name.
+        - `description`: What belongs in it.
+        - `is_restricted`: Whether only its members and administrators see it."""
+        return self._call(
+            "ProjectResponse",
+            "PATCH",
+            f"/projects/{segment(project)}",
+            "body",
+            name=name,
+            description=description,
+            is_restricted=is_restricted,
+        )
+
+    def delete(self, project: str | UUID) -> None:
+        """Delete an empty project.
+
+        - `project`: Name or id of a project."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/projects/{segment(project)}",
+            "query",
+        )
+
+    def move_items(
+        self,
+        project: str | UUID,
+        *,
+        environments: Sequence[str] | None = None,
+        policies: Sequence[str] | None = None,
+        runs: Sequence[str] | None = None,
+        source: str | None = None,
+    ) -> MoveResponse:
+        """Move environments, policies and runs to a project, with what belongs to them.
+
+        - `project`: Name or id of a project.
+        - `environments`: Names or ids of environments.
+        - `policies`: Names or ids of policies.
+        - `runs`: Ids of runs.
+        - `source`: Name or id of the project in which you see them. The move is refused if they are elsewhere by
+          now. Default: they may be in any project."""
+        return self._call(
+            "MoveResponse",
+            "POST",
+            f"/projects/{segment(project)}/items",
+            "body",
+            environments=environments,
+            policies=policies,
+            runs=runs,
+            source=source,
+        )
+
+    def list_members(self, project: str | UUID, *, limit: int | None = None) -> Iterator[ProjectMemberResponse]:
+        """List the people with a role in a project.
+
+        - `project`: Name or id of a project."""
+        return self._list(
+            "ProjectMemberResponse",
+            f"/projects/{segment(project)}/members",
+            limit,
+        )
+
+    def set_role(
+        self,
+        project: str | UUID,
+        member: str | UUID,
+        *,
+        role: Literal["viewer", "reviewer", "author", "trainer", "admin"],
+    ) -> ProjectMemberResponse:
+        """Give a member a role in a project. It may be higher or lower than their role in the team.
+
+        - `project`: Name or id of a project.
+        - `member`: Id or email address of a member.
+        - `role`: Role in this project, in place of the role in the team."""
+        return self._call(
+            "ProjectMemberResponse", "PUT", f"/projects/{segment(project)}/members/{segment(member)}", "body", role=role
+        )
+
+    def remove_member(self, project: str | UUID, member: str | UUID) -> None:
+        """End a member's role in a project. In an open project, their role in the team holds again.
+
+        - `project`: Name or id of a project.
+        - `member`: Id or email address of a member."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/projects/{segment(project)}/members/{segment(member)}",
+            "query",
+        )
+
+
 class RegradingOperations(Namespace):
     def get_draft_score(self, job: str | UUID) -> DraftScoreResponse:
         """Show the result of a draft score."""
@@ -3564,6 +3718,7 @@ class RunsOperations(Namespace):
         version_id: UUID | str | None = None,
         policy_id: UUID | str | None = None,
         text: str | None = None,
+        project: str | None = None,
         limit: int | None = None,
     ) -> Iterator[RunResponse]:
         """List runs, newest first.
@@ -3571,7 +3726,8 @@ class RunsOperations(Namespace):
         - `environment`: Name of an environment.
         - `version_id`: Id of an environment version.
         - `policy_id`: Id of a policy.
-        - `text`: Part of the run's name."""
+        - `text`: Part of the run's name.
+        - `project`: Name or id of a project. Default: all that you see."""
         return self._list(
             "RunResponse",
             "/runs",
@@ -3582,6 +3738,7 @@ class RunsOperations(Namespace):
             version_id=version_id,
             policy_id=policy_id,
             text=text,
+            project=project,
         )
 
     def delete(self, run: str | UUID) -> None:
@@ -4296,6 +4453,7 @@ class Operations:
         self.notifications = NotificationsOperations(client)
         self.overview = OverviewOperations(client)
         self.policies = PoliciesOperations(client)
+        self.projects = ProjectsOperations(client)
         self.regrading = RegradingOperations(client)
         self.results = ResultsOperations(client)
         self.review = ReviewOperations(client)

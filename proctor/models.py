@@ -221,6 +221,19 @@ class EndpointPreset(Model):
     needs_key: bool = True
 
 
+class MoveResponse(Model):
+    id: UUID
+    """Id of the move, to undo it."""
+    project: str
+    """Name of the project to which the items belong now."""
+    environments: int
+    """Number of moved environments."""
+    policies: int
+    """Number of moved policies."""
+    runs: int
+    """Number of moved runs, including runs that followed their environment or policy."""
+
+
 class AssignedItems(Model):
     items: list[UUID]
 
@@ -2381,6 +2394,35 @@ class ConnectionTestResponse(Job):
     models: list[str]
     """Models that the endpoint lists."""
     seconds: float | None
+
+
+class ProjectResponse(Model):
+    id: UUID
+    name: str
+    description: str
+    is_restricted: bool
+    is_default: bool
+    """Whether it is the default project, which stays open to the team."""
+    your_role: Role
+    """Your role in this project."""
+    environments: int
+    """Number of environments."""
+    policies: int
+    """Number of policies."""
+    runs: int
+    """Number of runs."""
+    members: int
+    """Number of people with a role in this project."""
+    created_at: AwareDatetime
+
+
+class ProjectMemberResponse(Model):
+    person_id: UUID
+    name: str
+    email: str
+    role: Role
+    """Role in this project."""
+    added_at: AwareDatetime
 
 
 class ReviewItemDetail(Model):

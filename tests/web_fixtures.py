@@ -73,6 +73,7 @@ def requests_in(session: Session) -> Transaction:
                 session.flush()
             session.info.pop("after_commit", None)
         finally:
+            session.info.pop("row_access", None)
             only_one.release()
 
     return transaction

@@ -116,7 +116,9 @@ def list_export_forms(session: Session, actor: Actor, checkpoint: Checkpoint) ->
     return Page(items=[schemas.ExportFormResponse.of(each) for each in service.export_forms(session, checkpoint)])
 
 
-@operation("POST /exports", role=Role.TRAINER, noun="exports", status=201, poll="/exports/{id}", tool=True)
+@operation(
+    "POST /exports", role=Role.TRAINER, in_project=True, noun="exports", status=201, poll="/exports/{id}", tool=True
+)
 def start_export(session: Session, actor: Actor, request: schemas.StartExport) -> ExportResponse:
     """Export a checkpoint. The files are reloaded and evaluated again before the export counts as complete."""
     checkpoint = queries.get_checkpoint(session, request.checkpoint_id)

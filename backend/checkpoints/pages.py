@@ -26,7 +26,7 @@ from backend.policies.tables import Policy
 from backend.runs.header import run_header
 from backend.runs.queries import get_run
 from backend.runs.tables import Run
-from backend.web.dependencies import SessionDep, Trainer, Viewer
+from backend.web.dependencies import ElsewhereTrainer, SessionDep, Trainer, Viewer
 from backend.web.form_data import parse_form, read_form, validate
 from backend.web.page import page, see_other
 from backend.web.streams import live_page
@@ -106,7 +106,7 @@ def list_exports(session: SessionDep, _: Viewer, after: str | None = None) -> di
 
 
 @router.get("/exports/new", response_class=HTMLResponse)
-def new_export(request: Request, checkpoint_id: uuid.UUID, session: SessionDep, _: Trainer) -> HTMLResponse:
+def new_export(request: Request, checkpoint_id: uuid.UUID, session: SessionDep, _: ElsewhereTrainer) -> HTMLResponse:
     checkpoint = queries.get_checkpoint(session, checkpoint_id)
     forms = service.export_forms(session, checkpoint)
     earlier = queries.exports(session, checkpoint_id=checkpoint_id, limit=20).items
@@ -136,7 +136,7 @@ class NewTransferForm(TransferRequest):
 @router.post("/exports", response_class=HTMLResponse)
 def start_export(
     session: SessionDep,
-    actor: Trainer,
+    actor: ElsewhereTrainer,
     form: Annotated[NewExportForm, Depends(read_form(NewExportForm))],
     transfer: Annotated[NewTransferForm, Depends(read_form(NewTransferForm))],
 ) -> Response:

@@ -35,7 +35,7 @@ def list_environments(
     session: Session, actor: Actor, request: schemas.ListEnvironments
 ) -> Page[schemas.EnvironmentResponse]:
     """List environments by name, each with its latest version."""
-    rows = queries.list_environments(session, with_archived=request.archived)
+    rows = queries.list_environments(session, with_archived=request.archived, project_id=actor.project_id)
     items = []
     for row in rows:
         latest = _version(row.environment, row.latest, row.latest.publisher) if row.latest else None
@@ -46,6 +46,7 @@ def list_environments(
 @operation(
     "POST /environments",
     role=Role.AUTHOR,
+    in_project=True,
     status=201,
     tool=True,
     audited=False,

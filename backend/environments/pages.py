@@ -23,7 +23,7 @@ from backend.environments.validation import validate_package
 from backend.errors import NotFound
 from backend.policies.queries import policy_options
 from backend.runs.tables import Run
-from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
 from backend.web.page import page
 from backend.web.streams import live_page
 
@@ -31,14 +31,14 @@ router = APIRouter()
 
 
 @router.get("/environments", response_class=HTMLResponse)
-def list_environments(request: Request, session: SessionDep, _: Viewer, archived: bool = False) -> HTMLResponse:
-    rows = queries.list_environments(session, with_archived=archived)
+def list_environments(request: Request, session: SessionDep, actor: Viewer, archived: bool = False) -> HTMLResponse:
+    rows = queries.list_environments(session, with_archived=archived, project_id=actor.project_id)
     return page(request, "environments/list.html", {"environments": rows, "with_archived": archived})
 
 
 @router.get("/environments/new", response_class=HTMLResponse)
 def new_environment(
-    request: Request, session: SessionDep, _: Author, template: str = "", name: str = ""
+    request: Request, session: SessionDep, _: ElsewhereAuthor, template: str = "", name: str = ""
 ) -> HTMLResponse:
     """Offer the templates, a copy of each published environment, and the requested fork of a version."""
     points = [*TEMPLATES]

@@ -96,11 +96,15 @@ def versions_of(session: Session, environment: Environment) -> Sequence[Environm
     return session.scalars(statement).all()
 
 
-def list_environments(session: Session, *, with_archived: bool = False) -> list[EnvironmentRow]:
-    """List environments by name, each with its latest version and its last runs."""
+def list_environments(
+    session: Session, *, with_archived: bool = False, project_id: uuid.UUID | None = None
+) -> list[EnvironmentRow]:
+    """List environments by name, each with its latest version and its last runs. Default: of all projects."""
     statement = select(Environment).order_by(Environment.name)
     if not with_archived:
         statement = statement.where(Environment.archived_at.is_(None))
+    if project_id is not None:
+        statement = statement.where(Environment.project_id == project_id)
     environments = session.scalars(statement).all()
     count = func.count().over(partition_by=EnvironmentVersion.environment_id)
     versions = (

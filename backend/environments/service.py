@@ -81,7 +81,8 @@ def create_environment(
         with session.begin_nested():
             session.add(environment)
     except IntegrityError as error:
-        raise NameIsTaken(f"Someone else has just created an environment called {name}.") from error
+        reason = "It was created just now, or belongs to a project that you do not see."
+        raise NameIsTaken(f"There is an environment called {name} already. {reason} Choose another name.") from error
     session.add(EnvironmentDraft(environment_id=environment.id, files=without_generated(files), updated_by=person_id))
     audit(session, actor, "environment.create", "environment", environment.id, name=name)
     session.flush()

@@ -4,12 +4,13 @@ import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint, select
+from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, column_property, mapped_column, relationship
 
 from backend.core.tables import Base, CreatedAt, Id, text_enum
 from backend.domain.environments.manifest import Manifest
+from backend.domain.projects.access import DEFAULT_PROJECT
 from backend.domain.vocabulary import CheckStatus, RunStatus
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ class Environment(Base):
     name: Mapped[str] = mapped_column(String(40), unique=True)
     description: Mapped[str] = mapped_column(Text, default="")
     is_built_in: Mapped[bool] = mapped_column(default=False)
+    project_id: Mapped[uuid.UUID] = mapped_column(
+        ForeignKey("projects.id", ondelete="RESTRICT"),
+        default=DEFAULT_PROJECT,
+        server_default=text(f"'{DEFAULT_PROJECT}'"),
+        index=True,
+    )
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     archived_at: Mapped[datetime | None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
@@ -13,7 +13,10 @@ from fastapi import UploadFile
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
+from backend.core.row_access import project_of
+from backend.core.tables import Base
 from backend.domain.vocabulary import Role
+from backend.errors import NotAllowed
 from backend.web.audit import audit
 
 if TYPE_CHECKING:
@@ -87,6 +90,8 @@ class Operation:
     """Whether calls are recorded in the audit log. Default: all but GET."""
     max_body_size: int | None = None
     """In bytes. None: the app's limit."""
+    in_project: bool = False
+    """Whether the role in any project suffices to call it. Changes are checked by row."""
 
     def __call__(self, function: F) -> F:
         if not (parts := _ROUTE.fullmatch(self.route)):
@@ -114,6 +119,8 @@ class Operation:
     def run(self, session: Session, actor: Actor, arguments: Mapping[str, object]) -> object:
         """Find the rows of the address, call the function and record the change in the audit log."""
         found = {name: rows.find(session, str(arguments[name])) for name, rows in self.rows.items()}
+        if not actor.access.is_uniform:
+            actor = self._within_projects(session, actor, found.values())
         given = {name: value for name, value in arguments.items() if name not in self.rows}
         result = self.function(session, actor, **found, **given)
         if self.audited:  # the subject is the first row of the address, else the new row
@@ -131,6 +138,16 @@ class Operation:
             kind = self.noun.removesuffix("s")
             audit(session, actor, f"{kind}.{self.name}", kind, getattr(subject, "id", ""), **detail)
         return result
+
+    def _within_projects(self, session: Session, actor: Actor, rows: Iterable[object]) -> Actor:
+        """Return the actor with the lowest role in the projects of the rows. Raises NotAllowed if it is too low."""
+        parts = [part for row in rows for part in (row if isinstance(row, tuple) else (row,))]
+        places = [project_of(session, part) for part in parts if isinstance(part, Base)]
+        actors = [actor.within(place) for place in places if place] or [actor]
+        lowest = min(actors, key=lambda each: list(Role).index(each.role))
+        if not lowest.may(self.role) and not (self.in_project and not places):
+            raise NotAllowed(f"This needs the role {self.role}; yours is {lowest.role}.")
+        return lowest
 
 
 operation = Operation

@@ -12,7 +12,7 @@ from backend.domain.vocabulary import Role
 from backend.errors import NotAllowed
 from backend.operations.skill import read_skill
 from backend.web.api_description import describe
-from backend.web.dependencies import RequireRole, get_actor
+from backend.web.dependencies import RequireRole, SessionDep, get_actor
 from backend.web.identity import Actor
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 class RequireToken(RequireRole):
     """Requires an API token of any role. Each tool call is checked again as an ordinary request."""
 
-    async def __call__(self, request: Request, actor: Annotated[Actor, Depends(get_actor)]) -> Actor:
+    async def __call__(
+        self, request: Request, session: SessionDep, actor: Annotated[Actor, Depends(get_actor)]
+    ) -> Actor:
         if not actor.is_token:
             raise NotAllowed("Agents connect with an API token. Create one on the Account page.")
         return actor
@@ -51,7 +53,7 @@ class ToolServer:
                 def role_of(context: "Context") -> Role:
                     assert context.request is not None
                     actor: Actor = context.request.state.actor
-                    return actor.role
+                    return actor.access.highest
 
                 server = make_server(describe(self._app), self._send, read_skill(), role_of)
                 manager = StreamableHTTPSessionManager(

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from backend.operations.declaration import Operation
 from backend.operations.schemas import Download, Progress
-from backend.web.dependencies import RequireRole, SessionDep
+from backend.web.dependencies import RequireRole, SessionDep, limited_transaction
 from backend.web.form_data import read_form
 from backend.web.identity import Actor
 from backend.web.page import see_other
@@ -105,7 +105,9 @@ def _endpoint(operation: Operation, *, is_form: bool, shows_page: bool = False) 
     hints = inspect.signature(operation.function, eval_str=True).parameters
     annotations: dict[str, object] = {
         "http": HttpRequest,
-        "actor": Annotated[Actor, Depends(RequireRole(operation.role))],
+        "actor": Annotated[
+            Actor, Depends(RequireRole(operation.role, is_elsewhere=bool(operation.rows) or operation.in_project))
+        ],
         "session": SessionDep,
         **{
             name: Annotated[str, Path(description=rows.description, max_length=200)]
@@ -136,7 +138,7 @@ def stream_download(http: HttpRequest, download: Download) -> StreamingResponse:
     """Send a file while it is written, in a separate transaction."""
 
     def content() -> Iterator[bytes]:
-        with http.app.state.transaction() as session:
+        with limited_transaction(http) as session:
             yield from download.content(session)
 
     headers = {"Content-Disposition": f'attachment; filename="{download.name}"', "Cache-Control": "no-store"}

@@ -26,13 +26,14 @@ reference(Policy, "Name or id of a policy.")(queries.get_policy)
 @operation("GET /policies", role=Role.VIEWER, command="policy list", tool=True)
 def list_policies(session: Session, actor: Actor, request: ListRequest) -> Page[PolicyResponse]:
     """List policies by name."""
-    found = queries.policies(session, after=request.after, limit=request.limit)
+    found = queries.policies(session, after=request.after, limit=request.limit, project_id=actor.project_id)
     return Page(items=[PolicyResponse.of(policy) for policy in found.items], next=found.next)
 
 
 @operation(
     "POST /policies",
     role=Role.TRAINER,
+    in_project=True,
     command="policy add",
     notice="policy {name} added",
     status=201,

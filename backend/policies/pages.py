@@ -12,7 +12,7 @@ from backend.policies.schemas import PRESETS, ChooseModel, CreatePolicy, UpdateP
 from backend.policies.service import SCRIPTED, latest_connection_test, start_connection_test
 from backend.runs import queries as run_queries
 from backend.runs.schemas import RunFilter
-from backend.web.dependencies import SessionDep, Trainer, Viewer
+from backend.web.dependencies import ElsewhereTrainer, SessionDep, Trainer, Viewer
 from backend.web.form_data import SentForm, read_form
 from backend.web.page import page, see_other
 from backend.web.paging import After
@@ -24,15 +24,15 @@ MAX_CHOICES = 500
 
 
 @router.get("/policies", response_class=HTMLResponse)
-def list_policies(request: Request, session: SessionDep, _: Viewer, after: After = None) -> HTMLResponse:
-    found = queries.policies(session, after=after)
+def list_policies(request: Request, session: SessionDep, actor: Viewer, after: After = None) -> HTMLResponse:
+    found = queries.policies(session, after=after, project_id=actor.project_id)
     counts = run_queries.run_counts(session, [policy.id for policy in found.items])
     context = {"policies": found.items, "run_counts": counts, "next": found.next}
     return page(request, "policies/list.html", context)
 
 
 @router.get("/policies/new", response_class=HTMLResponse)
-def new_policy(request: Request, _: Trainer, kind: str = "openai_api", preset: str = "other") -> HTMLResponse:
+def new_policy(request: Request, _: ElsewhereTrainer, kind: str = "openai_api", preset: str = "other") -> HTMLResponse:
     chosen = next((each for each in PRESETS if each.key == preset), PRESETS[-1])
     context = {"kind": kind, "preset": chosen, "policy": None, "configuration": {}, "models": ()}
     return page(request, "policies/new.html", context | {"scripts": SCRIPTED, "presets": PRESETS})
@@ -41,7 +41,7 @@ def new_policy(request: Request, _: Trainer, kind: str = "openai_api", preset: s
 @router.post("/policies", response_class=HTMLResponse)
 def create_policy(
     session: SessionDep,
-    actor: Trainer,
+    actor: ElsewhereTrainer,
     form: Annotated[CreatePolicy, Depends(read_form(CreatePolicy))],
     buttons: SentForm,
 ) -> Response:

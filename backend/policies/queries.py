@@ -19,9 +19,13 @@ BASELINES = frozenset({"random", "constant", "empty", "echo", "repeat"})
 """Scripted policies that every environment can play against; the others need a script in its manifest."""
 
 
-def policies(session: Session, *, after: str | None = None, limit: int = 100) -> Slice[Policy]:
-    """Policies by name, without deleted ones."""
+def policies(
+    session: Session, *, after: str | None = None, limit: int = 100, project_id: uuid.UUID | None = None
+) -> Slice[Policy]:
+    """Policies by name, without deleted ones. Default: of all projects."""
     statement = select(Policy).where(Policy.deleted_at.is_(None))
+    if project_id is not None:
+        statement = statement.where(Policy.project_id == project_id)
     return slice_of(session, statement, (Key(Policy.name, descending=False),), after=after, limit=limit)
 
 
@@ -42,6 +46,13 @@ def get_policy(session: Session, text: str) -> Policy:
     if policy := find_policy(session, text):
         return policy
     raise NotFound(f"There is no policy {text[:100]}. `proctor policy list` shows all.")
+
+
+def is_policy_name_taken(session: Session, name: str, *, except_for: uuid.UUID | None = None) -> bool:
+    """Whether any policy has this name, also one of a project that the session's person does not see."""
+    policies = Policy.__table__
+    found = session.connection().scalar(select(policies.c.id).where(policies.c.name == name))
+    return found is not None and found != except_for
 
 
 def find_policy(session: Session, text: str) -> Policy | None:

@@ -22,6 +22,7 @@ from backend.domain.policies.connections import ConnectionReport
 from backend.domain.policies.prices import Limits, Price
 from backend.domain.vocabulary import PolicyKind, Queue
 from backend.errors import Conflict, InvalidInput
+from backend.policies.queries import is_policy_name_taken
 from backend.policies.schemas import PRESETS, CreatePolicy, PolicySettings, UpdatePolicy
 from backend.policies.tables import Policy
 from backend.web.audit import Requester, audit
@@ -152,7 +153,7 @@ def _refuse_fixed(policy: Policy) -> None:
 
 def _rename(session: Session, policy: Policy, name: str) -> None:
     name = name.strip()
-    if session.scalar(select(Policy.id).where(Policy.name == name, Policy.id != policy.id)):
+    if is_policy_name_taken(session, name, except_for=policy.id):
         raise PolicyNameIsTaken(f"A policy named {name} exists already.")
     policy.name = name
 

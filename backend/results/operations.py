@@ -108,6 +108,7 @@ def plan_evaluation(session: Session, actor: Actor, request: PlanSampleSize) -> 
 @operation(
     "POST /compare/baselines",
     role=Role.AUTHOR,
+    in_project=True,
     status=201,
     audited=False,
     page="/runs/{id}",

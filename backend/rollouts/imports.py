@@ -23,6 +23,7 @@ from backend.domain.text import plain_text
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput
+from backend.policies.queries import is_policy_name_taken
 from backend.policies.tables import Policy
 from backend.rollouts.formats.bounds import BadFile, TooMuch
 from backend.rollouts.formats.reading import FileSurvey, open_file, survey
@@ -195,7 +196,7 @@ def external_policy(session: Session, name: str) -> Policy:
         found = session.scalars(select(Policy).where(Policy.name == candidate)).one_or_none()
         if found is not None and found.kind is PolicyKind.EXTERNAL and found.deleted_at is None:
             return found
-        if found is None:
+        if found is None and not is_policy_name_taken(session, candidate):
             break
     else:
         candidate = f"{name} (external {uuid.uuid4().hex[:6]})"

@@ -91,7 +91,14 @@ def export_rollouts(session: Session, actor: Actor, run: Run, request: ExportRol
     return export.export_rollouts(session, run, request.format, request.where)
 
 
-@operation("POST /rollouts/import", role=Role.AUTHOR, status=201, audited=False, max_body_size=imports.MAX_UPLOAD_BYTES)
+@operation(
+    "POST /rollouts/import",
+    role=Role.AUTHOR,
+    in_project=True,
+    status=201,
+    audited=False,
+    max_body_size=imports.MAX_UPLOAD_BYTES,
+)
 def import_rollouts(session: Session, actor: Actor, request: ImportRollouts) -> RunDetailResponse:
     """Import a file of verifiers 0.3 or 0.4, plain JSONL, Parquet, a `datasets` folder or another Proctor as a run.
 

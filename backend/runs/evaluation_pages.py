@@ -26,7 +26,7 @@ from backend.runs import queries
 from backend.runs.rerun import RerunRequest, drift, run_again, start_like
 from backend.runs.schemas import EvaluationRequest
 from backend.runs.tables import Run
-from backend.web.dependencies import Author, SessionDep
+from backend.web.dependencies import ElsewhereAuthor, SessionDep
 from backend.web.form_data import read_form
 from backend.web.page import page, see_other
 
@@ -58,7 +58,7 @@ class NewEvaluation(EvaluationRequest):
 
 @router.get("/evaluations/new", response_class=HTMLResponse)
 def new_evaluation(
-    request: Request, session: SessionDep, _: Author, wanted: Annotated[Prefill, Query()]
+    request: Request, session: SessionDep, _: ElsewhereAuthor, wanted: Annotated[Prefill, Query()]
 ) -> HTMLResponse:
     again = queries.get_run(session, wanted.again) if wanted.again else None
     policy_id = wanted.policy_id or (again.policy_id if again else None)
@@ -95,7 +95,7 @@ def new_evaluation(
 def estimate_evaluation(
     request: Request,
     session: SessionDep,
-    _: Author,
+    _: ElsewhereAuthor,
     version_id: str = "",
     policy_id: str = "",
     tasks: str = "",
@@ -109,7 +109,7 @@ def estimate_evaluation(
 
 @router.post("/evaluations", response_class=HTMLResponse)
 def start_evaluation(
-    session: SessionDep, actor: Author, form: Annotated[NewEvaluation, Depends(read_form(NewEvaluation))]
+    session: SessionDep, actor: ElsewhereAuthor, form: Annotated[NewEvaluation, Depends(read_form(NewEvaluation))]
 ) -> Response:
     source = queries.get_run(session, form.again) if form.again else None
     run = start_like(session, actor, form, source)
@@ -117,7 +117,7 @@ def start_evaluation(
 
 
 @router.post("/runs/{run_id}/again", response_class=HTMLResponse)
-def start_again(run_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
+def start_again(run_id: uuid.UUID, session: SessionDep, actor: ElsewhereAuthor) -> Response:
     """Repeat the evaluation without changes."""
     source = queries.get_run(session, run_id)
     run = run_again(session, actor, source, RerunRequest())

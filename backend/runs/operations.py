@@ -18,7 +18,16 @@ from backend.web.identity import Actor
 from backend.web.paging import Page
 
 
-@operation("POST /evaluations", role=Role.AUTHOR, noun="runs", status=201, tool=True, poll="/runs/{id}", audited=False)
+@operation(
+    "POST /evaluations",
+    role=Role.AUTHOR,
+    in_project=True,
+    noun="runs",
+    status=201,
+    tool=True,
+    poll="/runs/{id}",
+    audited=False,
+)
 def start_evaluation(session: Session, actor: Actor, request: EvaluationRequest) -> RunDetailResponse:
     """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first."""
     run = evaluations.start_evaluation(session, actor, request)
@@ -28,7 +37,7 @@ def start_evaluation(session: Session, actor: Actor, request: EvaluationRequest)
 @operation("GET /runs", role=Role.VIEWER, command="runs", tool=True)
 def list_runs(session: Session, actor: Actor, request: RunFilter) -> Page[RunResponse]:
     """List runs, newest first."""
-    found = queries.runs(session, request)
+    found = queries.runs(session, request, actor.project_id)
     return Page(items=[RunResponse.of(run) for run in found.items], next=found.next)
 
 

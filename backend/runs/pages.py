@@ -77,8 +77,8 @@ _overviews: Shared[dict[str, object]] = Shared()
 
 
 @live_page(router, "/runs", "runs/list.html", "run_table", topics=[RUNS], swapped="run_table")
-def list_runs(session: SessionDep, _: Viewer, wanted: Annotated[RunFilter, Query()]) -> dict[str, object]:
-    found = queries.runs(session, wanted)
+def list_runs(session: SessionDep, actor: Viewer, wanted: Annotated[RunFilter, Query()]) -> dict[str, object]:
+    found = queries.runs(session, wanted, actor.project_id)
     names = session.scalars(select(Environment.name).order_by(Environment.name)).all()
     choices = {"environments": names, "kinds": tuple(RunKind), "statuses": tuple(RunStatus)}
     return {"runs": found.items, "next": found.next, "wanted": wanted, **choices}

@@ -10,6 +10,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.domain.training.mix import MixPart
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
+from backend.projects.queries import get_project
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run, RunLogLine
 from backend.training.tables import SettingChange
@@ -33,8 +34,8 @@ def with_relations(statement: Select[Run]) -> Select[Run]:
     )
 
 
-def runs(session: Session, filter: RunFilter) -> Slice[Run]:
-    """Newest first."""
+def runs(session: Session, filter: RunFilter, project_id: uuid.UUID | None = None) -> Slice[Run]:
+    """Newest first. `project_id`: unless the filter names a project."""
     statement = with_relations(select(Run)).options(
         defer(Run.configuration), defaultload(Run.version).defer(EnvironmentVersion.manifest)
     )
@@ -44,6 +45,7 @@ def runs(session: Session, filter: RunFilter) -> Slice[Run]:
         (Environment.name, filter.environment),
         (Run.version_id, filter.version_id),
         (Run.policy_id, filter.policy_id),
+        (Run.project_id, get_project(session, filter.project).id if filter.project else project_id),
     ):
         if value:
             statement = statement.where(column == value)

@@ -82,6 +82,8 @@ class RunFilter(_Filter):
     """Id of a policy."""
     text: str | None = Field(default=None, max_length=200)
     """Part of the run's name."""
+    project: str | None = Field(default=None, max_length=60)
+    """Name or id of a project. Default: all that you see."""
 
     command_limit: ClassVar[int | None] = 20
 

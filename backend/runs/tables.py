@@ -4,12 +4,28 @@ import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, func
+from sqlalchemy import (
+    UUID,
+    BigInteger,
+    Connection,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    bindparam,
+    event,
+    func,
+    text,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION
-from sqlalchemy.orm import Mapped, mapped_column, relationship
+from sqlalchemy.engine.default import DefaultExecutionContext
+from sqlalchemy.orm import Mapped, Mapper, mapped_column, relationship
 
 from backend.core.tables import Base, CreatedAt, Id, text_enum
+from backend.domain.projects.access import DEFAULT_PROJECT
 from backend.domain.vocabulary import RunKind, RunStatus
+from backend.errors import Conflict
 
 if TYPE_CHECKING:
     from backend.checkpoints.tables import Checkpoint
@@ -18,11 +34,66 @@ if TYPE_CHECKING:
     from backend.team.tables import Person
 
 
+_HOME = text("""
+    WITH used AS (
+        SELECT project_id, 2 AS preference FROM policies WHERE id = :policy_id
+        UNION ALL
+        SELECT project_id, 3 FROM environments JOIN environment_versions v ON v.environment_id = environments.id
+        WHERE v.id = :version_id
+    )
+    SELECT coalesce(
+        (SELECT project_id FROM runs WHERE id = :source_run_id),
+        (SELECT project_id FROM used JOIN projects ON projects.id = project_id AND is_restricted
+         ORDER BY preference LIMIT 1),
+        (SELECT project_id FROM used WHERE preference = 3)
+    )
+""")
+_CROSSING = text("""
+    WITH restricted AS (
+        SELECT v.id AS version_id, NULL::uuid AS policy_id, e.name, p.id, p.name AS project FROM projects p
+        JOIN environments e ON e.project_id = p.id JOIN environment_versions v ON v.environment_id = e.id
+        WHERE p.is_restricted
+        UNION ALL
+        SELECT NULL, i.id, i.name, p.id, p.name FROM projects p JOIN policies i ON i.project_id = p.id
+        WHERE p.is_restricted
+    )
+    SELECT runs.name, restricted.name, restricted.project FROM runs
+    JOIN restricted ON runs.version_id = restricted.version_id OR runs.policy_id = restricted.policy_id
+    WHERE runs.project_id <> restricted.id AND runs.id = coalesce(:run_id, runs.id)
+    LIMIT 1
+""").bindparams(bindparam("run_id", type_=UUID))
+
+
+class UsedAcrossProjects(Conflict):
+    """A run uses an environment or policy of a restricted project to which it does not belong."""
+
+
+def refuse_crossing(connection: Connection, run_id: uuid.UUID | None = None) -> None:
+    """Refuse a run, or a state of all runs, in which people who see a run may not see what it uses."""
+    if found := connection.execute(_CROSSING, {"run_id": run_id}).first():
+        run, item, project = found
+        raise UsedAcrossProjects(
+            f"The run {run} uses {item}, which belongs to the restricted project {project}, but the run belongs to"
+            f" another project. Keep both in {project}, or let the team see it."
+        )
+
+
+def _home_of(context: DefaultExecutionContext) -> uuid.UUID | None:
+    """Return the project of a new run: its source's, that of a restricted policy, or its environment's."""
+    given = context.get_current_parameters()  # type: ignore[no-untyped-call]
+    names = ("source_run_id", "policy_id", "version_id")
+    home: uuid.UUID | None = context.connection.scalar(_HOME, {name: given.get(name) for name in names})
+    return home
+
+
 class Run(Base):
     """An evaluation, a training run, a check or hand play."""
 
     __tablename__ = "runs"
-    __table_args__ = (Index("ix_runs_created_at_id", "created_at", "id"),)
+    __table_args__ = (
+        Index("ix_runs_created_at_id", "created_at", "id"),
+        Index("ix_runs_project_id_created_at_id", "project_id", "created_at", "id"),
+    )
 
     id: Mapped[Id]
     kind: Mapped[RunKind] = mapped_column(text_enum(RunKind), index=True)
@@ -36,6 +107,9 @@ class Run(Base):
         ForeignKey("checkpoints.id", ondelete="SET NULL", use_alter=True), index=True
     )
     """Evaluations: the checkpoint that acts. Training: the checkpoint to start from."""
+    project_id: Mapped[uuid.UUID] = mapped_column(
+        ForeignKey("projects.id", ondelete="RESTRICT"), default=_home_of, server_default=text(f"'{DEFAULT_PROJECT}'")
+    )
     configuration: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """With every default."""
     columns: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
@@ -84,6 +158,11 @@ class Run(Base):
         """It ended early, or some rollouts failed."""
         stopped = {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}
         return self.status in stopped or (self.status is RunStatus.COMPLETED and self.missing > 0)
+
+
+@event.listens_for(Run, "after_insert")
+def _refuse_crossing_run(mapper: Mapper[Run], connection: Connection, run: Run) -> None:
+    refuse_crossing(connection, run.id)
 
 
 class MetricPoint(Base):

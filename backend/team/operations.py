@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
-from backend.operations.declaration import operation, reference
+from backend.operations.declaration import operation
 from backend.team import auth, queries, service
+from backend.team import references as _references  # noqa: F401  how addresses name members
 from backend.team.schemas import (
     AuditEntry,
     CreateToken,
@@ -29,8 +30,6 @@ from backend.team.tables import ApiToken, Person
 from backend.web.audit import audit
 from backend.web.identity import Actor
 from backend.web.paging import Page
-
-reference(Person, "Id or email address of a member.")(queries.find_member)
 
 
 @operation("GET /me", role=Role.VIEWER, command="whoami")

@@ -178,6 +178,7 @@ def _create_branch(
         kind=PolicyKind.LOCAL,
         description=description,
         configuration=dict(source.configuration),
+        project_id=run.project_id,
         created_by=asked_by,
     )
     session.add(policy)

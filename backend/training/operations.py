@@ -69,14 +69,20 @@ def list_settings(session: Session, actor: Actor, request: schemas.ListSettings)
     return Page(items=settings)
 
 
-@operation("POST /training", role=Role.TRAINER, status=201, tool=True, audited=False)
+@operation("POST /training", role=Role.TRAINER, in_project=True, status=201, tool=True, audited=False)
 def start_training(session: Session, actor: Actor, request: schemas.TrainingRequest) -> schemas.StartedTraining:
     """Start a training run: SFT warm-up, GRPO, or one after the other. Follow it with the operations on runs."""
     return schemas.StartedTraining.of(service.start_training(session, actor, request))
 
 
 @operation(
-    "POST /training/preflight", role=Role.TRAINER, status=201, poll="/training/preflight/{id}", tool=True, audited=False
+    "POST /training/preflight",
+    role=Role.TRAINER,
+    in_project=True,
+    status=201,
+    poll="/training/preflight/{id}",
+    tool=True,
+    audited=False,
 )
 def start_preflight(session: Session, actor: Actor, request: schemas.TrainingRequest) -> schemas.PreflightResponse:
     """Check a training run before you start it: certificate, tasks, memory, success rate and duration.

@@ -31,7 +31,7 @@ from backend.training.launch import (
 )
 from backend.training.schemas import TrainingRequest, read_training_request, resolve_configuration
 from backend.training.setting_texts import changed_settings, stored_configuration
-from backend.web.dependencies import SessionDep, Trainer, Viewer
+from backend.web.dependencies import ElsewhereTrainer, SessionDep, Trainer, Viewer
 from backend.web.page import page, render_block, see_other, wants_block
 from backend.web.streams import live_page
 
@@ -55,7 +55,7 @@ def list_training(session: SessionDep, _: Viewer, wanted: Annotated[RunFilter, Q
 
 
 @router.api_route("/training/new", methods=["GET", "POST"], response_class=HTMLResponse)
-def new_training(request: Request, session: SessionDep, _: Trainer, sent: Sent) -> HTMLResponse:
+def new_training(request: Request, session: SessionDep, _: ElsewhereTrainer, sent: Sent) -> HTMLResponse:
     """The launch form, filled in from the address: a preset, single settings, a run to repeat, a pre-flight.
 
     POST: its summary while it is filled in; without script, the whole page.
@@ -69,7 +69,7 @@ def new_training(request: Request, session: SessionDep, _: Trainer, sent: Sent) 
 
 @router.post("/training", response_class=HTMLResponse)
 @router.post("/training/preflights", response_class=HTMLResponse)
-def start_training(request: Request, session: SessionDep, actor: Trainer, form: Sent) -> Response:
+def start_training(request: Request, session: SessionDep, actor: ElsewhereTrainer, form: Sent) -> Response:
     """Start a run, or only its pre-flight. Errors are at their fields; without script, in the whole form as sent."""
     try:
         if request.url.path.endswith("/preflights"):

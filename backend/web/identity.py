@@ -7,16 +7,20 @@ import hashlib
 import ipaddress
 import secrets
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from fastapi import Request
-from sqlalchemy import Update, event, func, select, update
+from sqlalchemy import Update, and_, event, func, select, update
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, contains_eager
 
 from backend.domain.notifications.notices import NoticeKind
+from backend.domain.projects.access import ProjectAccess, access_of
 from backend.domain.vocabulary import Role
+from backend.errors import NotFound
 from backend.notifications.tables import Notice, NoticeRead
+from backend.projects.tables import Project, ProjectMember
 from backend.team.tables import ApiToken, Person, WebSession
 from backend.web.audit import Requester
 
@@ -43,6 +47,21 @@ _SYSTEMS = (
 )
 
 
+_PROJECTS = (  # a column of the same statement, so that no page needs another one
+    select(
+        func.jsonb_agg(
+            aggregate_order_by(
+                func.jsonb_build_array(Project.id, Project.name, Project.is_restricted, ProjectMember.role),
+                Project.name,
+            )
+        )
+    )
+    .outerjoin(ProjectMember, and_(ProjectMember.project_id == Project.id, ProjectMember.person_id == Person.id))
+    .correlate(Person)
+    .scalar_subquery()
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor(Requester):
     """The member on whose behalf a request acts."""
@@ -58,9 +77,26 @@ class Actor(Requester):
     is_read_only: bool = False
     valid_until: datetime | None = None
     """When the session or token ends if it is not used. None: never."""
+    project_id: uuid.UUID | None = None
+    """The project that the member chose to work in. None: all."""
+    access: ProjectAccess = field(default_factory=lambda: ProjectAccess(Role.VIEWER), hash=False)
+    """The roles in all projects. `role` is the one in the project of the request's subject."""
 
     def may(self, role: Role | str) -> bool:
         return self.role.includes(Role(role))
+
+    def may_create(self, role: Role | str) -> bool:
+        """Whether the role holds where new environments, policies and runs of this person belong."""
+        role_here = self.access.role_in(self.project_id) if self.project_id else self.access.highest
+        return role_here is not None and role_here.includes(Role(role))
+
+    def within(self, project_id: uuid.UUID | None) -> "Actor":
+        """Return the actor with the role in a project. Raises NotFound if the project is hidden."""
+        if project_id is None or self.access.is_uniform:
+            return self
+        if (role := self.access.role_in(project_id)) is None:
+            raise NotFound
+        return replace(self, role=role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +174,14 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
         .scalar_subquery()
     )
     found = session.execute(
-        select(WebSession, unread_count)
+        select(WebSession, unread_count, _PROJECTS)
         .join(WebSession.person)
         .options(contains_eager(WebSession.person))
         .where(WebSession.token_hash == hash_secret(cookie))
     ).one_or_none()
     if found is None:
         return None
-    web_session, unread = found
+    web_session, unread, projects = found
     person, now = web_session.person, datetime.now(UTC)
     valid_until = min(web_session.expires_at, web_session.seen_at + SESSION_IDLE)
     if valid_until <= now or not person.is_active:
@@ -161,30 +197,41 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
         unread=unread,
         session_id=web_session.id,
         valid_until=valid_until,
+        access=_access_of(person.role, Role.ADMIN, projects),
     )
 
 
 def _actor_of_token(session: Session, token: str, *, is_use: bool) -> Actor | None:
-    found = session.scalar(
-        select(ApiToken)
+    row = session.execute(
+        select(ApiToken, _PROJECTS)
         .join(ApiToken.person)
         .options(contains_eager(ApiToken.person))
         .where(ApiToken.token_hash == hash_secret(token), ApiToken.revoked_at.is_(None))
-    )
+    ).one_or_none()
+    if row is None:
+        return None
+    found, projects = row
     now = datetime.now(UTC)
-    if found is None or not found.person.is_active or (found.expires_at is not None and found.expires_at <= now):
+    if not found.person.is_active or (found.expires_at is not None and found.expires_at <= now):
         return None
     if is_use and (found.used_at is None or now - found.used_at > _SEEN_EVERY):
         _record_at_commit(session, update(ApiToken).where(ApiToken.id == found.id).values(used_at=now))
+    access = _access_of(found.person.role, found.role, projects)
     return Actor(
         found.person.id,
-        min(found.role, found.person.role, key=list(Role).index),
+        access.team_role,
         name=found.person.name,
         is_token=True,
         token_id=found.id,
         is_read_only=found.is_read_only,
         valid_until=found.expires_at,
+        access=access,
     )
+
+
+def _access_of(role: Role, limit: Role, projects: list[tuple[str, str, bool, str | None]] | None) -> ProjectAccess:
+    rows = [(uuid.UUID(key), name, closed, Role(own) if own else None) for key, name, closed, own in projects or ()]
+    return access_of(role, limit, rows)
 
 
 def _record_at_commit(session: Session, use: Update) -> None:

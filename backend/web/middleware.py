@@ -15,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.core.events import topic_of
+from backend.domain.vocabulary import Role
 from backend.settings import get_settings
 from backend.web.dependencies import ForgedRequest, in_transaction, is_cross_site
 from backend.web.error_pages import respond
@@ -172,7 +173,7 @@ async def _watch_access(
                 logger.warning("could not check the access of a stream, trying again: %s", error)
                 pause = 1.0
             else:
-                if found is None or not (found.role is actor.role if is_event_stream else found.role.includes(needed)):
+                if found is None or not _is_unchanged(found, actor, needed, is_event_stream=is_event_stream):
                     end()
                     return
                 pause = 3600.0  # not longer, because the wall clock may change
@@ -181,3 +182,10 @@ async def _watch_access(
                     pause = min(max(left, 0.0) + 0.01, pause)
             with anyio.move_on_after(pause):
                 await news.wait()
+
+
+def _is_unchanged(found: Actor, actor: Actor, needed: Role, *, is_event_stream: bool) -> bool:
+    """Whether an open response may continue: an event stream with the same access, a download with enough of it."""
+    if found.access == actor.access or is_event_stream:
+        return found.access == actor.access
+    return found.access.is_uniform and actor.access.is_uniform and found.role.includes(needed)

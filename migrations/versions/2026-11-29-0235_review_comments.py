@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "c1e6a20d5b84"
-down_revision = "a4d07f6b92e1"
+down_revision = "c5f1e09a7d34"
 branch_labels = None
 depends_on = None
 

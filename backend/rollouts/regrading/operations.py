@@ -34,13 +34,22 @@ from backend.web.identity import Actor
 _BATCH = "/rescores/{batch}"
 
 
-@operation("POST /rescores", role=Role.AUTHOR, noun="regrading", status=201, tool=True, poll=_BATCH, audited=False)
+@operation(
+    "POST /rescores",
+    role=Role.AUTHOR,
+    in_project=True,
+    noun="regrading",
+    status=201,
+    tool=True,
+    poll=_BATCH,
+    audited=False,
+)
 def start_regrading(session: Session, actor: Actor, request: StartRegrading) -> RegradingBatch:
     """Regrade stored rollouts by other weights or by another version's rewards: one new run for each source run."""
     return get_batch(session, actor, service.start_regrading(session, actor, request).batch)
 
 
-@operation("POST /rescores/preview", role=Role.AUTHOR, noun="regrading", tool=True, audited=False)
+@operation("POST /rescores/preview", role=Role.AUTHOR, in_project=True, noun="regrading", tool=True, audited=False)
 def preview_regrading(session: Session, actor: Actor, request: PreviewRegrading) -> RegradingPreview:
     """Preview the effect of other weights on a run. Stores nothing."""
     run = get_run(session, request.run_id)
@@ -52,7 +61,16 @@ def preview_regrading(session: Session, actor: Actor, request: PreviewRegrading)
     return RegradingPreview(columns=columns, offered=all_terms, preview=preview)
 
 
-@operation("POST /replays", role=Role.AUTHOR, noun="regrading", status=201, tool=True, poll=_BATCH, audited=False)
+@operation(
+    "POST /replays",
+    role=Role.AUTHOR,
+    in_project=True,
+    noun="regrading",
+    status=201,
+    tool=True,
+    poll=_BATCH,
+    audited=False,
+)
 def start_replay(session: Session, actor: Actor, request: StartReplay) -> RegradingBatch:
     """Play stored replies on a version: one new run for each source run."""
     return get_batch(session, actor, service.start_regrading(session, actor, request).batch)

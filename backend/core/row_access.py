@@ -1,0 +1,201 @@
+"""Which rows a request may see and change: those of the projects where its actor has a role.
+
+A table with a `project_id` belongs to projects directly, every other one through its foreign keys, so a new table is
+covered without a line here. `limit_to` holds for the rest of a session: statements then find no row of a hidden
+project, wherever its table occurs in them, and a flush refuses changes that need a higher role in the row's project.
+Jobs have no such limit.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Table, and_, event, not_, or_, select
+from sqlalchemy.orm import Mapper, ORMExecuteState, Session, UOWTransaction, with_loader_criteria
+from sqlalchemy.orm.interfaces import ORMOption
+from sqlalchemy.sql.selectable import NamedFromClause
+
+from backend.core.tables import Base
+from backend.domain.projects.access import ProjectAccess
+from backend.domain.vocabulary import Role
+from backend.errors import NotAllowed
+
+Hidden = frozenset[uuid.UUID]
+"""Ids of hidden projects."""
+
+_LIMIT = "row_access"
+_OWNER = "project_id"
+_NOT_CONTENT = frozenset({"projects", "project_members"})
+"""Tables of the projects themselves."""
+
+
+@dataclass(slots=True)
+class _Limit:
+    access: ProjectAccess
+    current: uuid.UUID | None
+    """The project to which new rows belong. None: the default of their table."""
+    needed: Role = Role.VIEWER
+    """The role that the request needs."""
+
+
+def limit_to(session: Session, access: ProjectAccess, current: uuid.UUID | None = None) -> None:
+    """Limit the session to the rows that a person may see and change. New rows belong to the `current` project."""
+    session.info[_LIMIT] = _Limit(access, current)
+
+
+def current_project(session: Session) -> uuid.UUID | None:
+    """Return the project in which the session's person works, if they chose one."""
+    limit: _Limit | None = session.info.get(_LIMIT)
+    return limit.current if limit else None
+
+
+def is_hidden(session: Session, project_id: uuid.UUID) -> bool:
+    limit: _Limit | None = session.info.get(_LIMIT)
+    return limit is not None and project_id in limit.access.hidden
+
+
+def require_for_changes(session: Session, role: Role) -> None:
+    """Let the session change only rows of projects in which its person has this role."""
+    if limit := session.info.get(_LIMIT):
+        limit.needed = role
+
+
+def project_of(session: Session, row: object) -> uuid.UUID | None:
+    """Return the project to which a row belongs, or None for rows of the whole team."""
+    table: Table = row.__table__  # type: ignore[attr-defined]
+    if table.name == "projects":
+        return row.id  # type: ignore[attr-defined, no-any-return]
+    if _OWNER in table.c:
+        return getattr(row, _OWNER, None)
+    mapper: Mapper[Any] = row.__mapper__  # type: ignore[attr-defined]
+    for column in _ways(table):
+        value = getattr(row, mapper.get_property_by_column(column).key)
+        if value is not None and (found := project_of_key(session, _parent(column), value)):
+            return found
+    return None
+
+
+def project_of_key(session: Session, table: Table, key: object) -> uuid.UUID | None:
+    """Return the project of the row with this primary key, also of one that the session's person does not see."""
+    if _OWNER in table.c:
+        return session.connection().scalar(select(table.c[_OWNER]).where(_key(table) == key))
+    for column in _ways(table):
+        value = session.connection().scalar(select(column).where(_key(table) == key))
+        if value is not None and (found := project_of_key(session, _parent(column), value)):
+            return found
+    return None
+
+
+@lru_cache(maxsize=1)
+def owned_tables() -> frozenset[Table]:
+    """Return the tables whose rows belong to projects: those with a `project_id`, and all that lead to one."""
+    tables = [table for table in Base.metadata.sorted_tables if table.name not in _NOT_CONTENT]
+    owned = {table for table in tables if _OWNER in table.c}
+    while True:
+        further = {
+            table
+            for table in tables
+            if any(each.column.table in owned for column in table.c for each in column.foreign_keys)
+        }
+        if further <= owned:
+            return frozenset(owned)
+        owned |= further
+
+
+@lru_cache(maxsize=256)
+def _ways(table: Table) -> tuple[Column[Any], ...]:
+    """Return the foreign keys by which rows of a table belong to projects: the shortest ones.
+
+    Required ones come first. A row is hidden if any of them leads to a hidden one.
+    """
+    links = [column for column in table.c if column.foreign_keys and _parent(column) in owned_tables()]
+    links = [column for column in links if _parent(column) is not table]
+    direct = [column for column in links if _OWNER in _parent(column).c]
+    return tuple(sorted(direct or links, key=lambda column: column.nullable or False))
+
+
+def _parent(column: Column[Any]) -> Table:
+    return next(iter(column.foreign_keys)).column.table
+
+
+def _key(table: Table) -> Column[Any]:
+    return next(iter(table.primary_key.columns))
+
+
+def _visible(table: Table, columns: Callable[[Column[Any]], ColumnElement[Any]], hidden: Hidden) -> ColumnElement[bool]:
+    """Return the condition for rows of a table, whose columns a mapped class or an alias provides.
+
+    Subqueries name plain tables, which get no condition themselves.
+    """
+    if _OWNER in table.c:
+        return columns(table.c[_OWNER]).not_in(hidden)
+    conditions = []
+    for column in _ways(table):
+        parent = _parent(column)
+        inner = parent.alias()
+        is_visible = _visible(parent, partial(_column_of, inner), hidden)
+        condition = columns(column).not_in(select(inner.c[_key(parent).name]).where(not_(is_visible)))
+        conditions.append(or_(columns(column).is_(None), condition) if column.nullable else condition)
+    return and_(*conditions)
+
+
+def _column_of(alias: NamedFromClause[Any], column: Column[Any]) -> ColumnElement[Any]:
+    found: ColumnElement[Any] = alias.c[column.name]
+    return found
+
+
+def _attribute_of(mapper: Mapper[Any], column: Column[Any]) -> ColumnElement[Any]:
+    attribute: ColumnElement[Any] = getattr(mapper.class_, mapper.get_property_by_column(column).key)
+    return attribute
+
+
+@lru_cache(maxsize=64)
+def _conditions(hidden: Hidden) -> tuple[ORMOption, ...]:
+    options = []
+    for mapper in Base.registry.mappers:
+        if (table := mapper.local_table) in owned_tables() and isinstance(table, Table):
+            criteria = _visible(table, partial(_attribute_of, mapper), hidden)
+            options.append(with_loader_criteria(mapper.class_, criteria, include_aliases=True))
+    return tuple(options)
+
+
+@event.listens_for(Session, "do_orm_execute")
+def _hide_rows(state: ORMExecuteState) -> None:
+    limit: _Limit | None = state.session.info.get(_LIMIT)
+    is_first = not state.is_column_load and not state.is_relationship_load
+    if limit is None or limit.access.is_uniform or not is_first:
+        return
+    refused = limit.access.hidden
+    if state.is_update or state.is_delete:  # statements that change many rows skip those that a flush would refuse
+        refused |= {project for project, role in limit.access.roles.items() if not role.includes(limit.needed)}
+    if refused and (state.is_select or state.is_update or state.is_delete):
+        state.statement = state.statement.options(*_conditions(refused))
+
+
+@event.listens_for(Session, "before_flush")
+def _place_in_current_project(session: Session, context: UOWTransaction, rows: object) -> None:
+    """New environments, policies and runs belong to the current project; a run with a source to the source's."""
+    limit: _Limit | None = session.info.get(_LIMIT)
+    for row in session.new if limit and limit.current else ():
+        is_unplaced = _OWNER in row.__table__.c and row.__table__.name not in _NOT_CONTENT and row.project_id is None
+        if limit and is_unplaced and getattr(row, "source_run_id", None) is None:
+            row.project_id = limit.current
+
+
+@event.listens_for(Session, "after_flush")
+def _refuse_changes(session: Session, context: UOWTransaction) -> None:
+    """Refuse changes of rows whose project gives the person a lower role than the request needs."""
+    limit: _Limit | None = session.info.get(_LIMIT)
+    if limit is None or limit.access.is_uniform:
+        return
+    for row in (*session.new, *session.dirty, *session.deleted):
+        if row.__table__ not in owned_tables() or (row in session.dirty and not session.is_modified(row)):
+            continue
+        if (project_id := project_of(session, row)) is None:  # a notice or job of the team
+            continue
+        role = limit.access.role_in(project_id)
+        if role is None or not role.includes(limit.needed):
+            name = limit.access.names.get(project_id, "its project")
+            raise NotAllowed(f"This needs the role {limit.needed} in {name}; yours is {role or 'none'}.")

@@ -1,0 +1,1 @@
+"""Projects: what belongs together, and who may see and change it."""
