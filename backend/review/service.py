@@ -4,7 +4,7 @@ import re
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -16,10 +16,12 @@ from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, Severity
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.notifications.outbox import announce as announce_notice
+from backend.projects.tables import Project, ProjectMember
 from backend.review import queries, queue
 from backend.review.schemas import ReviewFilter
 from backend.review.tables import ReviewAssignment, ReviewComment, ReviewItem, VerdictRecord
 from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
 from backend.team.tables import Person
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -108,15 +110,22 @@ def assign_next(
 
 
 def write_comment(session: Session, actor: Actor, item: ReviewItem, text: str) -> ReviewComment:
-    """Add a comment to the thread of an item, and notify the members whom it mentions."""
+    """Add a comment to the thread of an item, and notify the members whom it mentions and who see the item."""
     text = plain_text(text).strip()
     if not text:
         raise InvalidInput(fields={"text": "Write something first."})
     comment = ReviewComment(item_id=item.id, person_id=actor.person_id, text=text)
     session.add(comment)
     session.flush()
-    members = session.execute(select(Person.id, Person.name, Person.email).where(Person.disabled_at.is_(None))).all()
-    for member in members:
+    project = select(Run.project_id).where(Run.id == item.run_id).scalar_subquery()
+    of_project = select(ProjectMember.person_id).where(ProjectMember.project_id == project)
+    may_see = or_(
+        select(~Project.is_restricted).where(Project.id == project).scalar_subquery(),
+        Person.role == Role.ADMIN,
+        Person.id.in_(of_project),
+    )
+    members = select(Person.id, Person.name, Person.email).where(Person.disabled_at.is_(None), may_see)
+    for member in session.execute(members).all():
         if member.id != actor.person_id and is_mentioned(text, member.name, member.email):
             announce_notice(
                 session,

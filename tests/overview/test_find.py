@@ -7,6 +7,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
 from backend.overview.finder import ACTIONS
+from backend.projects.tables import Project
 from backend.web.formats import short
 from tests import factories
 from tests.web.test_pages import PARTIAL
@@ -49,6 +50,22 @@ def test_what_is_gone_is_not_found(viewer: TestClient, session: Session) -> None
     session.flush()
     assert names(viewer, "old") == []
     assert names(viewer, str(policy.id)) == []
+
+
+def test_a_hidden_project_is_not_found(viewer: TestClient, admin: TestClient, session: Session) -> None:
+    project = Project(name="Secret", is_restricted=True)
+    session.add(project)
+    session.flush()
+    policy = factories.make_policy(session, name="secret policy")
+    run = factories.make_run(session, policy=policy, name="secret run")
+    rollout = factories.make_rollout(session, run, factories.make_group(session, run), None)
+    checkpoint = factories.make_checkpoint(session, policy, run)
+    run.project_id = policy.project_id = project.id
+    session.flush()
+    assert names(admin, "secret") == ["run secret run", "policy secret policy"]
+    for text in ("secret", *(str(row.id) for row in (run, policy, rollout, checkpoint))):
+        assert names(viewer, text) == []
+        assert names(admin, text)
 
 
 def test_whoever_may_not_begin_something_is_not_led_there(viewer: TestClient, trainer: TestClient) -> None:

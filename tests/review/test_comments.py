@@ -9,7 +9,10 @@ from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
 from backend.notifications.tables import Notice
+from backend.projects.tables import Project, ProjectMember
 from backend.review.service import is_mentioned
+from backend.review.tables import ReviewItem
+from backend.runs.tables import Run
 from backend.team.tables import Person
 from tests import factories
 from tests.web_fixtures import ClientFor
@@ -61,6 +64,20 @@ def test_who_is_mentioned_is_notified_and_nobody_else(session: Session, client_f
     assert other.post(f"/notices/{notice.id}/open").status_code == 404
     assert other.post(f"/api/v1/notices/{notice.id}/read").status_code == 404
     assert other.post("/api/v1/notices/read", json={"notice": str(notice.id)}).status_code == 404
+
+
+def test_a_mention_tells_nothing_to_whoever_does_not_see_the_item(
+    session: Session, admin: TestClient, item: uuid.UUID
+) -> None:
+    project = Project(name="Secret", is_restricted=True)
+    stranger, member = (factories.make_person(session, Role.AUTHOR, name) for name in ("Ann Lee", "Bo Diaz"))
+    session.add(project)
+    session.flush()
+    session.add(ProjectMember(project_id=project.id, person_id=member.id, role=Role.REVIEWER))
+    session.get_one(Run, session.get_one(ReviewItem, item).run_id).project_id = project.id
+    session.flush()
+    admin.post(f"/review/{item}/comments", data={"text": f"@{stranger.name} and @{member.name}"})
+    assert notices(session) == [("mentioned", member.id)]
 
 
 def test_the_recipient_finds_it_in_the_bell(session: Session, client_for: ClientFor, item: uuid.UUID) -> None:

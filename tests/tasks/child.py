@@ -17,7 +17,7 @@ from workers.tasks import children
 
 
 def report() -> dict[str, object]:
-    """What the system and Python know of this process."""
+    """The system's and Python's view of this process."""
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
     folder = os.open("/", os.O_RDONLY)  # the lowest free number
     os.close(folder)
