@@ -12,7 +12,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import joinedload
 
 from backend.detectors.tables import Flag
+from backend.domain.environments.views import ViewRenderer
 from backend.domain.vocabulary import Verdict
+from backend.environments.views import view_renderer
 from backend.errors import InvalidInput, NotFound
 from backend.graders.queries import grades_of_rollout
 from backend.graders.tables import Grade
@@ -28,7 +30,7 @@ from backend.runs.schemas import RolloutFilter
 from backend.web.dependencies import Reviewer, SessionDep, Viewer
 from backend.web.error_pages import is_timeout
 from backend.web.page import page, see_other
-from backend.web.transcripts import Entry, Span, bounded, transcript_of
+from backend.web.transcripts import Entry, Span, bounded, transcript_of, with_views
 
 router = APIRouter()
 MAX_RAW = 200_000
@@ -54,6 +56,7 @@ def show_rollout(
     grades = grades_of_rollout(session, rollout.id)
     entries = _transcript(rollout, flags, grades)
     shown, left_out = (entries, 0) if whole else bounded(entries)
+    renderer = view_renderer(session, rollout.group.task.version_id)
     members = siblings(session, rollout)
     raw = _raw_record(rollout)
     wanted = wanted.as_expression()
@@ -72,12 +75,12 @@ def show_rollout(
     context = {
         "rollout": rollout,
         "run": rollout.run,
-        "entries": shown,
+        "entries": with_views(shown, renderer, rollout.opening, rollout.steps),
         "left_out": left_out,  # messages in the middle
         "is_whole": whole,
         "columns": columns_of(rollout.run, rollout),
         "weights": weights_of(rollout),
-        "others": _other_seats(rollout),
+        "others": _other_seats(rollout, renderer),
         "siblings": members[:MAX_SIBLINGS],
         "sibling_count": len(members),
         "around": around,
@@ -115,6 +118,11 @@ def show_beside(
     conversations = [_transcript(each, ()) for each in (first, second)]
     before, after = (bounded(entries)[0] for entries in conversations)
     one, other, parting = mark_differences(before, after)
+    renderer = view_renderer(session, first.group.task.version_id)
+    one, other = (
+        with_views(entries, renderer, rollout.opening, rollout.steps)
+        for entries, rollout in ((one, first), (other, second))
+    )
     context = {
         "run": first.run,
         "first": first,
@@ -156,13 +164,14 @@ def _transcript(rollout: Rollout, flags: Sequence[Flag], grades: Sequence[Grade]
     )
 
 
-def _other_seats(rollout: Rollout) -> list[tuple[dict[str, Any], list[Entry]]]:
+def _other_seats(rollout: Rollout, renderer: ViewRenderer) -> list[tuple[dict[str, Any], list[Entry]]]:
     """The other seats of the episode, each with its conversation."""
     weights = weights_of(rollout)
     shown = []
     for play in (rollout.seats or {}).get("others", ()):
         entries = transcript_of(play["messages"], play["steps"], list(weights), weights=list(weights.values()))
-        shown.append((play, bounded(entries)[0]))
+        entries = with_views(bounded(entries)[0], renderer, rollout.opening, play["steps"])
+        shown.append((play, entries))
     return shown
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.domain.environments.tools import CallUnreadable, split_calls
+from backend.domain.environments.views import MAX_HISTORY, RenderedView, ViewRenderer
 
 LONG_TEXT = 1500
 """Characters from which a message is collapsed."""
@@ -96,6 +97,10 @@ class Entry:
     """Environment only: each result, if there were several calls."""
     left_out: int = 0
     """Characters at the end that are not shown."""
+    seen_at: int | None = None
+    """Environment only: the step whose observation this is; -1 for that of the reset."""
+    views: Sequence[RenderedView] = ()
+    """How that observation looks, if the environment declares it."""
 
     @property
     def is_long(self) -> bool:
@@ -151,6 +156,7 @@ def transcript_of(
                     str(message.get("role", "user")),
                     mark(text, quotes, ranges_in(text, "heard", turn - 1)),
                     tool=tool,
+                    seen_at=turn - 1 if message.get("role") == "user" else None,
                     results=[str(each) for each in results] if isinstance(results, list) and len(results) > 1 else (),
                 )
             )
@@ -188,6 +194,38 @@ def transcript_of(
         entries.append(replace(entry, calls=() if entry.has_marks else calls, thought=thought))
         turn += 1
     return entries
+
+
+def with_views(
+    entries: Sequence[Entry],
+    renderer: ViewRenderer | None,
+    opening: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
+    *,
+    is_end_shown: bool = True,
+) -> list[Entry]:
+    """Add the views to the messages of the environment.
+
+    The policy does not read the last observation, so no message holds it: with `is_end_shown`, its views follow the
+    last reply as an entry without text.
+    """
+    if renderer is None or not renderer.specs:
+        return list(entries)
+
+    def views_at(turn: int) -> list[RenderedView]:
+        step = {"observation": opening, "action": None} if turn < 0 else steps[turn] if turn < len(steps) else {}
+        history = steps[max(0, turn + 1 - MAX_HISTORY) : turn + 1]
+        return renderer.render(step.get("observation") or {}, step.get("action"), dict(opening), history)
+
+    shown, last_seen = [], None
+    for entry in entries:
+        if entry.seen_at is not None and entry.seen_at != last_seen:
+            entry, last_seen = replace(entry, views=views_at(entry.seen_at)), entry.seen_at
+        shown.append(entry)
+    last = entries[-1] if entries else None
+    if is_end_shown and last is not None and last.turn is not None and (views := views_at(last.turn)):
+        shown.append(Entry("user", [], seen_at=last.turn, views=views))
+    return shown
 
 
 def _calls(text: str, step: Mapping[str, Any]) -> list[ShownCall]:
