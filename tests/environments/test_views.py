@@ -212,6 +212,6 @@ def test_a_wrong_view_is_reported_with_its_line(block: str, line: int, message: 
 
 def test_a_manifest_holds_one_view_or_several():
     one = read_manifest(MANIFEST % "    {kind: table, field: rows, columns: [a, b]}").proctor.views
-    assert (len(one), one[0].columns) == (1, {"a": "a", "b": "b"})
+    assert (len(one), one[0].columns) == (1, [("a", "a"), ("b", "b")])
     stored = read_manifest(MANIFEST % "    - {kind: grid, field: board}").model_dump(mode="json")
     assert json.loads(json.dumps(stored))["proctor"]["view"][0]["kind"] == "grid"

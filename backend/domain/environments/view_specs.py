@@ -66,8 +66,8 @@ class ViewSpec(ManifestBlock):
     `opening` (the observation of the reset) and `history` (`{action, observation}` of the last 50 steps)."""
     template: str | None = None
     """A template over the observation's fields that writes the content. A grid or a table is written as JSON."""
-    columns: dict[str, str] | None = Field(default=None, min_length=1, max_length=MAX_COLUMNS)
-    """table: the columns with their headings, in order. Default: the fields of the first row."""
+    columns: list[tuple[str, str]] | None = Field(default=None, min_length=1, max_length=MAX_COLUMNS)
+    """table: fields and headings of the columns, in order. Default: the fields of the first row."""
     labels: dict[str, str] = Field(default={}, max_length=100)
     """grid: text of a cell by its value."""
     tones: dict[str, Tone] = Field(default={}, max_length=100)
@@ -81,10 +81,10 @@ class ViewSpec(ManifestBlock):
     @field_validator("columns", mode="before")
     @classmethod
     def _with_headings(cls, value: object) -> object:
-        """Read `[code, departs]` as columns that are headed by their names."""
-        if isinstance(value, list) and all(isinstance(name, str) for name in value):
-            return {name: name for name in value}
-        return value
+        """Read `[code, departs]`, headed by their names, and `{code: Flight}`. Stored JSON would not keep the order."""
+        if isinstance(value, dict):
+            return list(value.items())
+        return [(each, each) if isinstance(each, str) else each for each in value] if isinstance(value, list) else value
 
     @field_validator("template", "before", "after")
     @classmethod

@@ -274,25 +274,26 @@ def _grid(value: object, spec: ViewSpec) -> list[list[GridCell]]:
         text = _plain(value, 40)
         return GridCell(spec.labels.get(text, text)[:40], spec.tones.get(text))
 
-    return [[cell(each) for each in row] for row in rows if isinstance(row, list)]
+    return [[cell(each) for each in row] for row in rows if isinstance(row, list) and row]
 
 
 def _table(value: object, spec: ViewSpec) -> ViewTable:
     """Read rows: mappings, lists, or one mapping whose keys head the rows."""
     if isinstance(value, dict):
-        named = {spec.columns[key]: value.get(key) for key in spec.columns} if spec.columns else value
-        pairs = [[_plain(key), _plain(each)] for key, each in islice(named.items(), MAX_ROWS)]
+        named = [(heading, value.get(key)) for key, heading in spec.columns] if spec.columns else list(value.items())
+        pairs = [[_plain(key), _plain(each)] for key, each in named[:MAX_ROWS]]
         return ViewTable([], pairs, max(0, len(named) - MAX_ROWS))
     if not isinstance(value, list):
         raise _NotShown(f"a table is a list of rows or a mapping, not {_kind(value)}")
     shown, omitted = value[:MAX_ROWS], max(0, len(value) - MAX_ROWS)
     if all(isinstance(row, dict) for row in shown):
-        columns = spec.columns or {str(key): str(key) for key in islice(shown[0], MAX_COLUMNS)}
-        return ViewTable(list(columns.values()), [[_plain(row.get(key)) for key in columns] for row in shown], omitted)
+        columns = spec.columns or [(str(key), str(key)) for key in islice(shown[0], MAX_COLUMNS)]
+        rows = [[_plain(row.get(key)) for key, _ in columns] for row in shown]
+        return ViewTable([heading for _, heading in columns], rows, omitted)
     lists = [row if isinstance(row, list) else [row] for row in shown]
     width = min(MAX_COLUMNS, max(map(len, lists)))
     rows = [[_plain(each) for each in row[:width]] + [""] * (width - len(row)) for row in lists]
-    return ViewTable(list((spec.columns or {}).values())[:width], rows, omitted)
+    return ViewTable([heading for _, heading in spec.columns or ()][:width], rows, omitted)
 
 
 def _terminal(text: str) -> list[list[TextRun]]:
