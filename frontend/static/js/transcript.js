@@ -1,25 +1,48 @@
-// Transcripts: views of observations or only the text that the policy read, on this and later pages.
+// Transcripts: views or only the policy's text, long or short tool output, and turns of long conversations by their link.
 (() => {
   const root = document.documentElement;
-  const isText = () => root.dataset.transcripts === "text";
-  const apply = (scope = document) => {
-    for (const button of scope.querySelectorAll("[data-policy-text]")) {
-      button.setAttribute("aria-pressed", String(isText()));
-    }
-    for (const text of isText() ? scope.querySelectorAll(".transcript .policy-text") : []) text.open = true;
+  const switches = {
+    transcripts: { button: "[data-policy-text]", on: "text", off: "views" },
+    toolOutput: { button: "[data-short-tools]", on: "short", off: "whole" },
   };
-  const choose = (mode) => {
-    root.dataset.transcripts = mode;
-    for (const text of document.querySelectorAll(".transcript .policy-text:not([data-marked])")) text.open = isText();
-    apply();
+  const isOn = (name) => root.dataset[name] === switches[name].on;
+  const apply = (scope = document) => {
+    for (const [name, { button }] of Object.entries(switches)) {
+      for (const each of scope.querySelectorAll(button)) each.setAttribute("aria-pressed", String(isOn(name)));
+    }
+    for (const text of isOn("transcripts") ? scope.querySelectorAll(".transcript .policy-text") : []) text.open = true;
   };
 
-  try { root.dataset.transcripts = localStorage.getItem("transcripts") ?? "views"; } catch { /* no storage: views */ }
+  for (const [name, { off }] of Object.entries(switches)) {
+    try { root.dataset[name] = localStorage.getItem(name) ?? off; } catch { /* no storage */ }
+  }
   apply();
   document.addEventListener("click", (event) => {
-    if (!event.target.closest("[data-policy-text]")) return;
-    choose(isText() ? "views" : "text");
-    try { localStorage.setItem("transcripts", root.dataset.transcripts); } catch { /* for this page only */ }
+    for (const [name, { button, on, off }] of Object.entries(switches)) {
+      if (!event.target.closest(button)) continue;
+      root.dataset[name] = isOn(name) ? off : on;
+      try { localStorage.setItem(name, root.dataset[name]); } catch { /* for this page only */ }
+      if (name === "transcripts") {
+        for (const text of document.querySelectorAll(".transcript .policy-text:not([data-marked])")) text.open = isOn(name);
+      }
+      apply();
+    }
   });
   document.addEventListener("htmx:after:swap", () => apply());
+
+  // A link to a turn in a part that is not loaded opens the page with that part.
+  const follow = () => {
+    const turn = Number(/^#turn-(\d+)$/.exec(location.hash)?.[1] ?? NaN);
+    if (Number.isNaN(turn) || document.getElementById(`turn-${turn}`)) return;
+    const part = [...document.querySelectorAll(".later[data-turns]")].find((each) => {
+      const [first, end] = each.dataset.turns.split(" ").map(Number);
+      return first <= turn && turn < end;
+    });
+    if (!part) return;
+    const address = new URL(location.href);
+    address.searchParams.set("turn", String(turn));
+    location.replace(address);
+  };
+  addEventListener("hashchange", follow);
+  follow();
 })();
