@@ -1,6 +1,6 @@
 """SVG of a foreign package as a picture that can neither run code nor load anything.
 
-The text is parsed as XML without a DTD, and written anew from the allowed elements and attributes alone. Pages then
+The text is parsed as XML without a DTD, and only the allowed elements and attributes are written. Pages then
 show it in an `<img>`, in which browsers run no script and load no address.
 """
 
@@ -41,14 +41,14 @@ class SvgInvalid(ValueError):
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes what is allowed, and remembers the names of what is not."""
+    """Writes what is allowed, and remembers the names of everything else."""
 
     pieces: list[str] = field(default_factory=list)
     removed: dict[str, None] = field(default_factory=dict)
     nodes: int = 0
     depth: int = 0
     ignored_from: int = 0
-    """Depth of the element that is being left out with its content; 0: none."""
+    """Depth of the element that is skipped with its content; 0: none."""
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
         self.nodes += 1 + len(attributes)
@@ -97,7 +97,7 @@ class _Writer:
 
 
 def filter_svg(text: str) -> tuple[str, list[str]]:
-    """Return the picture with only allowed elements and attributes, and the names of what was removed.
+    """Return the picture with only allowed elements and attributes, and the removed names.
 
     Raises SvgInvalid.
     """

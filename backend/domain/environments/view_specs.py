@@ -62,7 +62,7 @@ class ViewSpec(ManifestBlock):
     kind: ViewKind
     title: str = Field(default="", max_length=80)
     field: Path | None = None
-    """Where the content is. Besides the observation's fields: `action` (that of the step; null after the reset),
+    """Where the content is. In addition to the observation's fields: `action` (that of the step; null after the reset),
     `opening` (the observation of the reset) and `history` (`{action, observation}` of the last 50 steps)."""
     template: str | None = None
     """A template over the observation's fields that writes the content. A grid or a table is written as JSON."""

@@ -1,7 +1,7 @@
 """Observations as pictures, boards and tables: what a manifest's `view` makes of an observation, as data.
 
 Everything here is foreign: the manifest, and the observations. A view selects fields or fills a template of
-`backend.domain.templates`; no code of a package runs. What comes out is data with a kind, bounded in size, which the
+`backend.domain.templates`; no code of a package runs. The result is data with a kind, bounded in size, which the
 web layer turns into HTML itself. A view that cannot be rendered is a `RenderedView` with a `problem`, never an error.
 """
 
@@ -121,7 +121,7 @@ class ViewRenderer:
         opening: JsonObject | None = None,
         history: Sequence[Mapping[str, object]] = (),
     ) -> list[RenderedView]:
-        """Return the views that have content for this observation, and those that failed with the reason.
+        """Return the views with content for this observation; a view that failed has the reason instead.
 
         `action` led to it, `opening` is the observation of the reset, `history` the steps up to this one.
         """

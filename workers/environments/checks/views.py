@@ -5,7 +5,7 @@ from workers.environments.checks.base import Check, CheckFinding, Cost, does_not
 from workers.environments.checks.subject import CheckSubject
 
 OF_EACH = 4
-"""Episodes of each policy, besides all fixtures."""
+"""Episodes of each policy, in addition to all fixtures."""
 
 
 @Check(
