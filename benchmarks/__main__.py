@@ -42,6 +42,7 @@ BENCHMARKS = (
     "environments",
     "graders",
     "pages",
+    "transcripts",
     "live",
     "startup",
     "training",

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import grimp
 
 SLICE = re.compile(r"backend\.(?!cli|core|domain|showcase|supervisor|web)\w+\.(?:\w+\.)*(\w+)$")
+OF_TABLES = ("backend.domain", "backend.core.tables", "backend.errors")
 APP = "backend.app"
 
 
@@ -34,7 +35,7 @@ def _forbidden(imports: dict[str, list[str]]) -> Iterator[str]:
                 yield f"{importer} -> {imported}: pages and operations are imported by {APP} only"
             if kind(importer) == "queries" and kind(imported) == "service":
                 yield f"{importer} -> {imported}: queries read, and import no service"
-            if kind(importer) == "tables" and not imported.startswith(("backend.domain", "backend.core.tables")):
+            if kind(importer) == "tables" and not imported.startswith(OF_TABLES):
                 yield f"{importer} -> {imported}: tables name classes of other tables as strings"
 
 

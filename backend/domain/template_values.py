@@ -6,7 +6,7 @@ have a bound that does not depend on the template or on the data.
 
 import operator
 from collections.abc import Callable, ItemsView, KeysView, ValuesView
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from jinja2 import StrictUndefined, Undefined
@@ -44,16 +44,21 @@ class Budget:
 
     steps: int = MAX_STEPS
     work: int = MAX_WORK
+    max_steps: int = field(init=False)
+    max_work: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.max_steps, self.max_work = self.steps, self.work
 
     def spend(self, steps: int) -> None:
         self.steps -= steps
         if self.steps < 0:
-            raise BudgetExceeded(f"the template takes more than {MAX_STEPS:,} steps")
+            raise BudgetExceeded(f"the template takes more than {self.max_steps:,} steps")
 
     def charge(self, characters: int) -> None:
         self.work -= characters
         if self.work < 0:
-            raise BudgetExceeded(f"the template handles more than {MAX_WORK:,} characters")
+            raise BudgetExceeded(f"the template handles more than {self.max_work:,} characters")
 
     def charge_value(self, value: Value) -> Value:
         """Charge for the whole content of a value, so that nothing can grow by repeated doubling, and return it."""

@@ -91,9 +91,13 @@ class ParsedTemplate:
     names: frozenset[str]
     """The variables that it reads and does not set."""
 
-    def render(self, given: Mapping[str, Value], *, cut: int | None = None) -> str:
-        """Return the text. With `cut`, a longer text ends after about `cut` characters. Raises TemplateInvalid."""
-        rendering = _Rendering(_Scope(dict(given)), MAX_OUTPUT if cut is None else cut)
+    def render(self, given: Mapping[str, Value], *, cut: int | None = None, budget: Budget | None = None) -> str:
+        """Return the text. With `cut`, a longer text ends after about `cut` characters. Raises TemplateInvalid.
+
+        `budget`: what this rendering may take, if it is less than the default.
+        """
+        scope, limit = _Scope(dict(given)), MAX_OUTPUT if cut is None else cut
+        rendering = _Rendering(scope, limit, budget or Budget())
         try:
             self._body(rendering)
         except _Full:

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from sqlalchemy.orm import Session
 
+from backend.domain.environments.diff import diff_files
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.environments import drafts, queries, service, trials
-from backend.environments.diff import diff_files
 from backend.environments.play import rollout_of
 from backend.environments.scaffold import generated_files, with_generated
 from backend.environments.schemas import EditedFile
@@ -22,11 +22,12 @@ from backend.environments.validation import (
     functions_without_column,
     validate_package,
 )
+from backend.environments.views import view_renderer
 from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.form_data import read_form
 from backend.web.page import page, see_other, wants_block
-from backend.web.transcripts import transcript_of
+from backend.web.transcripts import transcript_of, with_views
 
 router = APIRouter()
 
@@ -217,6 +218,7 @@ def _edit_page(
         rollout = rollout_of(session, environment, rollout_id, with_messages=True)
         run, task = rollout.run, rollout.group.task
         entries = transcript_of(rollout.messages, rollout.steps, run.columns, weights=run.weights)
+        entries = with_views(entries, view_renderer(session, task.version_id), rollout.opening, rollout.steps)
         beside = {"rollout_id": rollout.id, "task": f"{task.split}/{task.index}", "reward": rollout.reward}
         beside |= {"entries": entries}
     context = {

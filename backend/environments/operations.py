@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.audit_coverage import audit_coverage
+from backend.domain.environments.diff import diff_files
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash, pack
 from backend.domain.vocabulary import Role
 from backend.environments import drafts, queries, schemas, service
 from backend.environments import references as _references  # noqa: F401  how addresses name environments
 from backend.environments.certificates import certificate_file, certified_package, public_key, replace_key
-from backend.environments.diff import diff_files
 from backend.environments.library import COPY, render_template
 from backend.environments.network_grants import network_of
 from backend.environments.queries import CheckRun

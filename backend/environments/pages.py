@@ -9,11 +9,11 @@ from sqlalchemy.orm import contains_eager, joinedload
 
 from backend.core.events import RUNS
 from backend.domain.environments.audit_coverage import audit_coverage
+from backend.domain.environments.diff import diff_files
 from backend.domain.environments.packages import content_hash, pack
 from backend.domain.vocabulary import RunKind
 from backend.environments import queries
 from backend.environments.certificates import certified_package
-from backend.environments.diff import diff_files
 from backend.environments.library import COPY, TEMPLATES, Template
 from backend.environments.network_grants import network_of
 from backend.environments.queries import DRAFT

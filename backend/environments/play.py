@@ -15,6 +15,7 @@ from backend.core.events import RUNS, announce, topic_of
 from backend.core.queue import enqueue
 from backend.domain.environments.manifest import ActionSpec, Manifest
 from backend.domain.environments.play import PlayPhase, PlayState
+from backend.domain.environments.views import RenderedView, ViewRenderer
 from backend.domain.ids import new_id, stable_id
 from backend.domain.rollouts.rollout import TaskSpec, columns_over_episode, task_of, weighted_reward
 from backend.domain.vocabulary import Phase, PolicyKind, Queue, RolloutStatus, RunKind, RunStatus, Split
@@ -27,7 +28,7 @@ from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.web.audit import audit
 from backend.web.identity import Actor
-from backend.web.transcripts import Entry, transcript_of
+from backend.web.transcripts import Entry, transcript_of, with_views
 
 HUMAN = "human"
 """Name of the policy of all people."""
@@ -193,6 +194,7 @@ def rollout_of(
         .options(
             joinedload(Rollout.run).joinedload(Run.policy),
             contains_eager(Rollout.group).contains_eager(Group.task).contains_eager(Task.version),
+            undefer(Rollout.opening),
             undefer(Rollout.steps),
         )
     )
@@ -256,6 +258,8 @@ class PlayView:
     """The latest one."""
     text: str
     """The observation as a model would read it; empty when the episode has ended."""
+    views: Sequence[RenderedView]
+    """How the observation looks, if the manifest declares it."""
     entries: Sequence[Entry]
     """The conversation up to the latest reply."""
     columns: Mapping[str, float]
@@ -292,6 +296,8 @@ def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
         columns = dict(zip(run.columns, rollout.columns, strict=True))
     else:
         columns = columns_over_episode(manifest.columns, [step["rewards"] for step in rollout.steps])
+    entries = transcript_of(messages, rollout.steps, run.columns, weights=run.weights) if messages else []
+    renderer = ViewRenderer(manifest.proctor.views)
     foreign_moves: dict[str, list[int]] = {}
     for turn, author in enumerate(state.authors, start=1):
         if author:
@@ -308,7 +314,10 @@ def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
         state=state,
         observation=observation,
         text=text,
-        entries=transcript_of(messages, rollout.steps, run.columns, weights=run.weights) if messages else [],
+        views=renderer.render(
+            dict(observation), taken[-1]["action"] if taken else None, rollout.opening, rollout.steps
+        ),
+        entries=with_views(entries, renderer, rollout.opening, rollout.steps, is_end_shown=False),
         columns=columns,
         reward=weighted_reward(manifest.columns, columns),
         fields=action_fields(spec, run.configuration.get("action_schema") or {}, {**rollout.opening, **observation}),

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, undefer
 from backend.core.events import announce, topic_of
 from backend.core.queue import enqueue
 from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.views import ViewRenderer
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import Queue, RolloutStatus
 from backend.environments.action_form import action_fields, legal_choices
@@ -21,7 +22,7 @@ from backend.environments.tables import DraftTrial, Environment, EnvironmentDraf
 from backend.environments.validation import validate_package
 from backend.errors import Conflict, InvalidInput
 from backend.web.identity import Actor
-from backend.web.transcripts import transcript_of
+from backend.web.transcripts import transcript_of, with_views
 
 
 class NothingToTry(Conflict):
@@ -96,15 +97,20 @@ def trial_view(
     observation = taken[-1] if taken else answer.get("opening", {})
     columns = answer.get("columns", ())
     spec = manifest.proctor.agent.action if manifest and is_open else None
-    schema, seen = answer.get("action_schema", {}), answer.get("opening", {}) | observation
+    opening, is_over = answer.get("opening", {}), answer.get("status") == RolloutStatus.COMPLETED
+    entries = transcript_of(messages, steps, [row[0] for row in columns], weights=[row[2] for row in columns])
+    renderer = ViewRenderer(manifest.proctor.views if manifest else ())
+    action = next((step["action"] for step in reversed(steps) if step["action"] is not None), None)
+    schema, seen = answer.get("action_schema", {}), opening | observation
     return {
         "trial": trial,
         "is_stale": trial.draft_revision != draft.revision and not trial.is_waiting,  # saved since it answered
-        "is_over": answer.get("status") == RolloutStatus.COMPLETED,
+        "is_over": is_over,
         "error": str(answer.get("error", "")),
         "turns": len(steps),
         "text": text,  # the prompt that a model would read now
-        "entries": transcript_of(messages, steps, [row[0] for row in columns], weights=[row[2] for row in columns]),
+        "views": renderer.render(observation, action, opening, steps) if is_open else (),
+        "entries": with_views(entries, renderer, opening, steps, is_end_shown=is_over),
         "columns": columns,  # (name, value so far, weight)
         "choices": legal_choices(spec, observation) if spec else (),
         "fields": action_fields(spec, schema, seen) if spec else (),

@@ -15,6 +15,7 @@ from backend.domain.statistics import TIE
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.queries import get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
+from backend.environments.views import view_renderer
 from backend.results.baselines import BaselineResponse, baselines
 from backend.results.comparison import MAX_SIDES, ComparisonNote, Pairing, RunComparison, TaskPair, compare, task_pairs
 from backend.results.differences import SettingDifference, differing_settings
@@ -31,7 +32,7 @@ from backend.runs.tables import Run
 from backend.web.csv_files import csv_lines
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page
-from backend.web.transcripts import transcript_of
+from backend.web.transcripts import transcript_of, with_views
 
 router = APIRouter()
 LISTED_TASKS = 12
@@ -146,6 +147,10 @@ def show_comparison(
         played.append({"rollout": rollout, "entries": entries, "columns": columns_of(rollout.run, rollout)})
     one, other = played
     one["entries"], other["entries"], context.parting = mark_differences(one["entries"], other["entries"])
+    for play in played:
+        rollout = play["rollout"]
+        renderer = view_renderer(session, rollout.group.task.version_id)
+        play["entries"] = with_views(play["entries"], renderer, rollout.opening, rollout.steps)
     context.played = played
     return page(request, "results/compare.html", context, block="comparison")
 

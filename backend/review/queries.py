@@ -46,7 +46,10 @@ _ORDERS: dict[Order, tuple[Any, Any]] = {
     Order.INTERVAL: (_PRIORITY, ReviewItem.id),
 }
 """Sort keys, all descending."""
-_TRANSCRIPT = (undefer(Rollout.steps), undefer(Rollout.messages), joinedload(Rollout.group).joinedload(Group.task))
+_TRANSCRIPT = (
+    *(undefer(Rollout.opening), undefer(Rollout.steps), undefer(Rollout.messages)),
+    joinedload(Rollout.group).joinedload(Group.task),
+)
 
 
 def items_matching(chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewItem]:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role, Verdict
 from backend.environments.tables import Environment
+from backend.environments.views import view_renderer
 from backend.review import queries
 from backend.review.evidence import read_evidence
 from backend.review.fixtures import effects_of
@@ -21,7 +22,7 @@ from backend.team.tables import Person
 from backend.web.formats import short, words
 from backend.web.identity import Actor
 from backend.web.paging import LIMIT
-from backend.web.transcripts import Span, bounded, transcript_of
+from backend.web.transcripts import Span, bounded, transcript_of, with_views
 
 MOST_RUNS = 200
 """The newest, and the chosen one."""
@@ -188,7 +189,7 @@ def item_page(
     shown_beside = None
     if beside and beside in {rollout.id for rollout in [*siblings, *base]}:  # an address cannot show other rollouts
         (rollout,) = queries.rollouts_with_transcript(session, [beside])
-        shown_beside = _transcript(rollout, rollout.run)
+        shown_beside = _transcript(session, rollout, rollout.run)
     ids = [sibling.id for sibling in siblings]
     next_sibling = None
     if ids:  # in a circle
@@ -207,7 +208,7 @@ def item_page(
         "explained": explained,  # empty while the item is reviewed blind, and for the audit sample
         "is_open": is_open,  # evidence and other people's verdicts are shown
         "history": queries.verdicts_on(session, item) if is_open else [],
-        "shown": [_transcript(rollout, item.run, spans, quotes) for rollout in rollouts],
+        "shown": [_transcript(session, rollout, item.run, spans, quotes) for rollout in rollouts],
         "siblings": siblings,
         "base": base,
         "beside": shown_beside,
@@ -224,11 +225,13 @@ def item_page(
 
 
 def _transcript(
-    rollout: Rollout, run: Run, spans: Sequence[Span] = (), quotes: Sequence[str] = ()
+    session: Session, rollout: Rollout, run: Run, spans: Sequence[Span] = (), quotes: Sequence[str] = ()
 ) -> dict[str, object]:
     """A rollout with its transcript, and the number of messages in the middle that only its own page shows."""
     entries = transcript_of(
         rollout.messages, rollout.steps, run.columns, weights=run.weights, spans=spans, quotes=quotes
     )
     shown, left_out = bounded(entries)
+    renderer = view_renderer(session, rollout.group.task.version_id)
+    shown = with_views(shown, renderer, rollout.opening, rollout.steps)
     return {"rollout": rollout, "entries": shown, "left_out": left_out}

@@ -281,15 +281,16 @@ def newest(session: Session, run: Run, limit: int = 6) -> list[ListedRollout]:
     return [ListedRollout(rollout, columns_of(run, rollout)) for rollout in session.scalars(statement)]
 
 
-def get_rollout(session: Session, rollout_id: uuid.UUID | str) -> Rollout:
-    """Read one rollout whole, with its task, run, version, environment and policy. Raises NotFound."""
+def get_rollout(session: Session, rollout_id: uuid.UUID | str, *, is_whole: bool = True) -> Rollout:
+    """Read one rollout with its task, run, version, environment and policy. Raises NotFound.
+
+    Without `is_whole`, its steps, messages and tokens are read when they are used: they can have many megabytes.
+    """
     statement = (
         select(Rollout)
         .options(
+            *map(undefer, (Rollout.steps, Rollout.messages, Rollout.tokens) if is_whole else ()),
             undefer(Rollout.opening),
-            undefer(Rollout.steps),
-            undefer(Rollout.messages),
-            undefer(Rollout.tokens),
             undefer(Rollout.seats),
             joinedload(Rollout.group)
             .joinedload(Group.task)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.domain.environments.tools import CallUnreadable, split_calls
+from backend.domain.environments.views import MAX_HISTORY, RenderedView, ViewRenderer
 
 LONG_TEXT = 1500
 """Characters from which a message is collapsed."""
@@ -96,6 +97,16 @@ class Entry:
     """Environment only: each result, if there were several calls."""
     left_out: int = 0
     """Characters at the end that are not shown."""
+    place: int | None = None
+    """Index of the message in the conversation."""
+    tokens: tuple[int, int] = (0, 0)
+    """Replies only: tokens read and written, if they are known."""
+    cost: float | None = None
+    """Replies only: US dollars."""
+    seen_at: int | None = None
+    """Environment only: the step whose observation this is; -1 for that of the reset."""
+    views: Sequence[RenderedView] = ()
+    """How that observation looks, if the environment declares it."""
 
     @property
     def is_long(self) -> bool:
@@ -115,8 +126,15 @@ def transcript_of(
     quotes: Iterable[str] = (),
     cited_turns: Iterable[int] = (),
     spans: Iterable[Span] = (),
+    first_place: int = 0,
+    first_turn: int = 0,
+    first_step: int = 0,
 ) -> list[Entry]:
-    """Return the conversation as entries; reply n caused step n. `spans`, and `quotes` where they occur, are marked."""
+    """Return the conversation as entries; reply n caused step n. `spans`, and `quotes` where they occur, are marked.
+
+    `messages` may be a part that begins with message `first_place` before reply `first_turn`, and `steps` one that
+    begins with step `first_step`.
+    """
     quotes = [quote for quote in quotes if quote.strip()]
     ranges: defaultdict[int, list[tuple[int, int]]] = defaultdict(list, {turn: [] for turn in cited_turns})
     other_spans: list[Span] = []
@@ -141,8 +159,8 @@ def transcript_of(
         ]
     weight_of = dict(zip(columns, weights or [1.0] * len(columns), strict=False))
     entries: list[Entry] = []
-    turn, tool = 0, ""
-    for message in messages:
+    turn, tool = first_turn, ""
+    for place, message in enumerate(messages, first_place):
         text = str(message.get("content") or "")
         if message.get("role") != "assistant":
             results = message.get("results")
@@ -151,12 +169,14 @@ def transcript_of(
                     str(message.get("role", "user")),
                     mark(text, quotes, ranges_in(text, "heard", turn - 1)),
                     tool=tool,
+                    place=place,
+                    seen_at=turn - 1 if message.get("role") == "user" else None,
                     results=[str(each) for each in results] if isinstance(results, list) and len(results) > 1 else (),
                 )
             )
             tool = ""
             continue
-        step = steps[turn] if turn < len(steps) else {}
+        step = steps[turn - first_step] if turn - first_step < len(steps) else {}
         calls = _calls(text, step)
         tool = ", ".join(call.name for call in calls)
         reasoning = str(message.get("reasoning") or "")
@@ -167,6 +187,9 @@ def transcript_of(
             "assistant",
             mark(text, quotes, ranges.get(turn, ())),
             turn=turn,
+            place=place,
+            tokens=(int(step.get("tokens_in") or 0), int(step.get("tokens_out") or 0)),
+            cost=step.get("cost"),
             rewards=[ColumnReward(name, rewards[name], rewards[name] * weight_of.get(name, 0.0)) for name in names],
             action=step.get("action"),
             note=step.get("note"),
@@ -188,6 +211,40 @@ def transcript_of(
         entries.append(replace(entry, calls=() if entry.has_marks else calls, thought=thought))
         turn += 1
     return entries
+
+
+def with_views(
+    entries: Sequence[Entry],
+    renderer: ViewRenderer | None,
+    opening: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
+    *,
+    first_step: int = 0,
+    is_end_shown: bool = True,
+) -> list[Entry]:
+    """Add the views to the messages of the environment.
+
+    The policy does not read the last observation, so no message holds it: with `is_end_shown`, its views follow the
+    last reply as an entry without text.
+    """
+    if renderer is None or not renderer.specs:
+        return list(entries)
+
+    def views_at(turn: int) -> list[RenderedView]:
+        at = turn - first_step
+        step = {"observation": opening, "action": None} if turn < 0 else steps[at] if 0 <= at < len(steps) else {}
+        history = steps[max(0, at + 1 - MAX_HISTORY) : at + 1] if turn >= 0 else ()
+        return renderer.render(step.get("observation") or {}, step.get("action"), dict(opening), history)
+
+    shown, last_seen = [], None
+    for entry in entries:
+        if entry.seen_at is not None and entry.seen_at != last_seen:
+            entry, last_seen = replace(entry, views=views_at(entry.seen_at)), entry.seen_at
+        shown.append(entry)
+    last = entries[-1] if entries else None
+    if is_end_shown and last is not None and last.turn is not None and (views := views_at(last.turn)):
+        shown.append(Entry("user", [], seen_at=last.turn, views=views))
+    return shown
 
 
 def _calls(text: str, step: Mapping[str, Any]) -> list[ShownCall]:
@@ -214,21 +271,23 @@ def bounded(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
 
     Marked messages stay and keep their whole text.
     """
-    shown = []
-    for entry in entries:
-        text = entry.pieces[0].text if entry.pieces else ""
-        left_out = max(0, len(text) - MOST_CHARACTERS) + max(0, len(entry.reasoning) - MOST_CHARACTERS)
-        if left_out and not entry.has_marks:
-            pieces = [Piece(text[:MOST_CHARACTERS])]
-            reasoning = entry.reasoning[:MOST_CHARACTERS]
-            entry = replace(entry, pieces=pieces, reasoning=reasoning, left_out=left_out, calls=())
-        shown.append(entry)
+    shown = [shortened(entry) for entry in entries]
     if len(shown) <= MOST_ENTRIES:
         return shown, 0
     half = MOST_ENTRIES // 2
     middle = shown[half:-half]
     marked = [entry for entry in middle if entry.has_marks or entry.is_cited][:MOST_MARKED]
     return [*shown[:half], *marked, *shown[-half:]], len(middle) - len(marked)
+
+
+def shortened(entry: Entry) -> Entry:
+    """Cut the end of a very long message, unless something is marked in it."""
+    text = entry.pieces[0].text if entry.pieces else ""
+    left_out = max(0, len(text) - MOST_CHARACTERS) + max(0, len(entry.reasoning) - MOST_CHARACTERS)
+    if not left_out or entry.has_marks:
+        return entry
+    pieces, reasoning = [Piece(text[:MOST_CHARACTERS])], entry.reasoning[:MOST_CHARACTERS]
+    return replace(entry, pieces=pieces, reasoning=reasoning, left_out=left_out, calls=())
 
 
 def mark(text: str, quotes: Iterable[str], ranges: Iterable[tuple[int, int]] = ()) -> list[Piece]:

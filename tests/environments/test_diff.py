@@ -1,6 +1,6 @@
 """The difference between versions."""
 
-from backend.environments.diff import DiffLine, diff_files
+from backend.domain.environments.diff import DiffLine, diff_files
 
 
 def test_it_shows_what_was_added_removed_and_changed():

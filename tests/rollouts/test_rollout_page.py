@@ -161,17 +161,58 @@ def test_tokens_reported_as_text_are_shaded_and_listed(session: Session, viewer:
     assert '<hr><span class="token"' in html
 
 
-def test_a_huge_conversation_is_shown_in_part_until_requested(session: Session, viewer: TestClient) -> None:
+def test_a_huge_conversation_is_loaded_in_parts(session: Session, viewer: TestClient) -> None:
     many = [{"role": "user", "content": f"message {number}."} for number in range(300)]
     long = [{"role": "assistant", "content": "x" * 50_000 + "the end"}]
     rollout = make_rollouts(session, make_run(session), [[1, 1, 0]], messages=[*long, *many])[0]
     html = viewer.get(f"/rollouts/{rollout.id}").text
-    assert "181 messages in the middle" in text_of(html)
     assert "30,007 more characters" in text_of(html)
+    assert "message 38." in html[: html.index("Raw record")]
     assert "message 150." not in html[: html.index("Raw record")]
+    part = re.findall(r'hx-get="(/rollouts/[^"]+start=120)"', html)[0]
+    loaded = viewer.get(part).text
+    assert re.findall(r'id="message-(\d+)"', loaded) == [str(number) for number in range(120, 160)]
+    assert "message 150." in loaded
+    assert viewer.get(part.replace("=120", "=999")).status_code == 404
+    opened = viewer.get(f"/rollouts/{rollout.id}?at=150").text
+    assert 'id="message-150"' in opened
+    assert 'id="message-100"' not in opened
     whole = viewer.get(f"/rollouts/{rollout.id}?whole=true").text
     assert "message 150." in whole
     assert "the end" in whole[: whole.index("Raw record")]
+
+
+def test_parts_of_a_long_conversation_know_their_turns(session: Session, viewer: TestClient) -> None:
+    call = write_call("look", {"room": "hall"})
+    messages = [{"role": "system", "content": "Look around."}, {"role": "user", "content": "Room 0"}]
+    steps = []
+    for turn in range(60):
+        said = {"role": "assistant", "content": call, **({"reasoning": "The Ünique clue."} if turn == 50 else {})}
+        messages += [said, {"role": "user", "content": f"Room {turn + 1}"}]
+        action = {"tool": "look", "arguments": {"room": "hall"}}
+        fields = {"tokens_in": 1000 + turn, "tokens_out": 7, "cost": 0.0005}
+        steps.append(make_step(call, {"win": turn / 100}, action=action, observation={"n": turn}, **fields))
+    run = make_run(session)
+    rollout = make_rollouts(session, run, [[1, 1, 0]], messages=messages, steps=steps, turns=60)[0]
+    flag = make_flag(session, run, rollout)
+    flag.evidence = {"spans": [{"turn": 50, "start": 0, "end": 4}]}
+    session.flush()
+
+    first = viewer.get(f"/rollouts/{rollout.id}").text
+    assert 'data-turns="19 39"' in first
+    assert f'href="/rollouts/{rollout.id}?turn=50#turn-50">turn 51</a>' in first
+    part = viewer.get(f"/rollouts/{rollout.id}/messages?start=80").text
+    assert 'id="turn-39"' in part
+    assert "win +0.39" in text_of(part)
+    assert "1,039 in, 7 out, $0.0005" in part
+    assert "data-tool" in part
+    opened = viewer.get(f"/rollouts/{rollout.id}?turn=50").text
+    assert 'id="turn-50"' in opened
+    assert "data-cited" in opened
+    found = viewer.get(f"/rollouts/{rollout.id}/find?find=ünique CLUE").text
+    assert f'href="/rollouts/{rollout.id}?at=102&amp;find=%C3%BCnique%20CLUE#turn-50">policy turn 51</a>' in found
+    assert "The <mark>Ünique clue</mark>." in found
+    assert "No message contains" in viewer.get(f"/rollouts/{rollout.id}/find?find=100%25").text
 
 
 def test_the_record_is_downloaded_whole(session: Session, viewer: TestClient) -> None:

@@ -223,6 +223,8 @@ class RolloutPool:
                 costs = [play.cost for play in each.seats.others] if each.seats else []
                 if self.price is not None:
                     costs.append(cost_of(self.price, each.tokens_in, each.tokens_out, each.tokens_cached))
+                    for step in each.steps:
+                        step.cost = cost_of(self.price, step.tokens_in, step.tokens_out, step.tokens_cached)
                 if (known := [cost for cost in costs if cost is not None]) or self.price is not None:
                     each.cost = (each.cost or 0.0) + sum(known)
         for rollout in rollouts:

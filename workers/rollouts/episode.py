@@ -78,6 +78,7 @@ class Episode:
         self._parsed_turns = 0
         self._is_done = False
         self._policy_seconds = self._queue_seconds = 0.0
+        self._used = 0, 0, 0
         """Times of the last reply."""
         self.waiting_for = ""
         """For the error message of a timeout."""
@@ -181,6 +182,7 @@ class Episode:
         async with boundary(PolicyError, "policy"):
             reply = await player.act(turn)
         self._queue_seconds = reply.queue_seconds
+        self._used = reply.tokens_in, reply.tokens_out, reply.cached_in
         self._policy_seconds = max(0.0, perf_counter() - start - self._queue_seconds)
         if reply.is_missing:  # not a turn: nothing reaches the environment, and no column counts it
             rollout.is_truncated = True
@@ -282,6 +284,7 @@ class Episode:
 
     def _add_step(self, step: Step) -> None:
         step.policy_seconds, step.queue_seconds = self._policy_seconds, self._queue_seconds
+        step.tokens_in, step.tokens_out, step.tokens_cached = self._used
         self.rollout.steps.append(step)
 
     def _read_observation(self, answer: "Observation", *, is_first: bool = False) -> None:

@@ -14,7 +14,8 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from backend.domain.environments.manifest import FileProblem, Manifest, ManifestBlock
+from backend.domain.environments.blocks import ManifestBlock
+from backend.domain.environments.manifest import FileProblem, Manifest
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.vocabulary import Split
 

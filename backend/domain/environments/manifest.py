@@ -9,8 +9,6 @@ from typing import Annotated, Literal
 
 import yaml
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -19,32 +17,31 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
+from backend.domain.environments.blocks import READING, ManifestBlock, checked_template
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.domain.environments.tools import MAX_TOOLS, Tool
-from backend.domain.templates import template_problem
+from backend.domain.environments.view_specs import MAX_VIEWS, ViewSpec
 from backend.domain.text import JsonObject
 from backend.domain.yaml_text import YamlInvalid, compose_yaml, construct
 
 PLATFORM_COLUMNS = ("format", "length")
 """Columns that Proctor computes; all others come from the environment."""
 MAX_SEATS = 8
-READING = "reading"
-"""Validation context of a manifest that an author writes, as opposed to a stored one."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
-
-
-class ManifestBlock(BaseModel):
-    """The manifest or a part of it: immutable, without unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 _Tools = Annotated[
     Annotated[list[Tool], Tag("<list>"), Field(min_length=1, max_length=MAX_TOOLS)] | Annotated[str, Tag("<field>")],
     Discriminator(lambda value: "<field>" if isinstance(value, str) else "<list>"),
+]
+
+
+_Views = Annotated[
+    Annotated[list[ViewSpec], Tag("<list>"), Field(min_length=1, max_length=MAX_VIEWS)]
+    | Annotated[ViewSpec, Tag("<one>")],
+    Discriminator(lambda value: "<list>" if isinstance(value, list) else "<one>"),
 ]
 
 
@@ -146,11 +143,7 @@ class AgentSpec(ManifestBlock):
     @field_validator("observation", "unparsable_message")
     @classmethod
     def _renders(cls, text: str, info: ValidationInfo) -> str:
-        """Check templates only when an author writes them: stored versions with older templates must open."""
-        if info.context == READING and (problem := template_problem(text)):
-            context = {"message": f"template does not compile: {problem}", "line": problem.line}
-            raise PydanticCustomError("template", "{message}", context)
-        return text
+        return checked_template(text, info)
 
 
 class OverEpisode(StrEnum):
@@ -270,6 +263,12 @@ class ProctorSpec(ManifestBlock):
     checks: ChecksSpec = ChecksSpec()
     seats: SeatsSpec | None = None
     """Default: one policy plays the whole episode."""
+    view: _Views | None = None
+    """How an observation looks on pages. Default: the text that the policy reads."""
+
+    @property
+    def views(self) -> list[ViewSpec]:
+        return self.view if isinstance(self.view, list) else [self.view] if self.view else []
 
     @field_validator("rewards", mode="before")
     @classmethod

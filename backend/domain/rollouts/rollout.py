@@ -95,6 +95,13 @@ class Step:
     environment_seconds: Seconds = 0.0
     queue_seconds: Seconds = 0.0
     """Time waiting for a slot at the policy and between retries; not part of `policy_seconds`."""
+    tokens_in: int = 0
+    """Tokens that the policy read for this reply."""
+    tokens_out: int = 0
+    tokens_cached: int = 0
+    """Part of `tokens_in` that came from the endpoint's cache."""
+    cost: Number | None = None
+    """US dollars of this reply; None if the policy has no price."""
     calls: list[dict[str, Any]] | None = None
     """Several tool calls of one reply, each `{action, is_made, note, text, rewards, done}`. The step itself then holds
     the first action, the last observation and the rewards of all calls."""

@@ -19,11 +19,12 @@ from workers.environments.checks import (
     reward,
     start,
     tasks,
+    views,
 )
 from workers.environments.checks.base import Check, CheckFinding, failed, listed, skipped
 from workers.environments.checks.subject import CheckSubject
 
-_MODULES = (start, answers, determinism, reward, ranges, grader, branches, tasks, misuse, cost)
+_MODULES = (start, answers, determinism, reward, ranges, grader, branches, tasks, misuse, cost, views)
 CHECKS = tuple(value for module in _MODULES for value in vars(module).values() if isinstance(value, Check))
 
 

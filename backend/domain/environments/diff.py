@@ -1,4 +1,4 @@
-"""The difference between two versions of a package, as rows with the line numbers of both sides."""
+"""The difference of two texts, or of two versions of a package, as rows with the line numbers of both sides."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,12 +37,13 @@ def diff_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[File
     for path in sorted({*before, *after}):
         old, new = before.get(path), after.get(path)
         if old != new:
-            lines = list(_diff_lines((old or "").splitlines(), (new or "").splitlines()))
+            lines = list(diff_lines((old or "").splitlines(), (new or "").splitlines()))
             diffs.append(FileDiff(path, "added" if old is None else "removed" if new is None else "changed", lines))
     return diffs
 
 
-def _diff_lines(before: list[str], after: list[str]) -> Iterator[DiffLine]:
+def diff_lines(before: list[str], after: list[str]) -> Iterator[DiffLine]:
+    """Yield the changed lines with a few around them; `gap` where others are omitted."""
     position = (0, 0)
     for group in _changed_passages(before, after):
         if (group[0][1], group[0][3]) != position:
