@@ -124,7 +124,8 @@ def _beta_quantiles(hits: float, misses: float) -> NDArray[np.float64]:
         return np.full(DRAWS, float(hits > 0.0))
     grid = np.linspace(-9.0, 9.0, 181)
     parts = (np.arange(DRAWS) + 0.5) / DRAWS
-    return np.interp(logit(parts), grid, betaincinv(hits, misses, expit(grid)))
+    quantiles: NDArray[np.float64] = np.interp(logit(parts), grid, betaincinv(hits, misses, expit(grid)))
+    return quantiles
 
 
 def weigh(verdicts: Iterable[tuple[bool, float]]) -> ReviewedShare | None:

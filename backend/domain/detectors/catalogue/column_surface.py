@@ -7,7 +7,7 @@ from backend.domain.detectors.surface_returns import surface_returns
 SPEC = DetectorSpec(
     id="column_surface",
     title="Column rewards surface",
-    description="A reward column rewards length, keywords, structure, agreement, hedging or style, beyond success and"
+    description="A column rewards length, keywords, structure, agreement, hedging or style, beyond success and"
     " content.",
     formula="lower 95% limit of the share of the column's variance within tasks that up to 3 rising functions of one"
     " family of surface features predict on other tasks, beyond success and the amount of content, ≥ 0.5; 40 rollouts"
