@@ -1659,7 +1659,7 @@ class LabeledSplit(StrEnum):
 
 class XAxis(StrEnum):
     """
-    What the points of a chart are placed by.
+    Quantity by which points are placed.
     """
 
     step = "step"
