@@ -214,6 +214,15 @@ def find_runs(session: Session, run_ids: Sequence[uuid.UUID]) -> list[Run]:
     return [known[run_id] for run_id in run_ids if run_id in known]
 
 
+def requested_runs(session: Session, request: CurvesRequest) -> list[Run]:
+    """Raises InvalidInput if one does not exist for the person who asks."""
+    run_ids = request.run_ids
+    runs = find_runs(session, run_ids)
+    if missing := set(run_ids) - {run.id for run in runs}:
+        raise InvalidInput(fields={"run": f"There is no run {min(map(str, missing))}."})
+    return runs
+
+
 def metric_names(session: Session, run_ids: Sequence[uuid.UUID]) -> dict[str, int]:
     """The metrics of the first of these runs, and how many of them have each."""
     return {row.name: row.runs for row in session.execute(_NAMES, {"runs": list(run_ids[:MAX_SEARCHED])})}
@@ -260,9 +269,7 @@ def read_curves(session: Session, request: CurvesRequest) -> CurvesResponse:
     if len(run_ids) * len(metrics) > MAX_CURVES:
         each = f"one chart draws at most {MAX_CURVES} curves: choose fewer runs or metrics."
         raise InvalidInput(fields={"run": f"{len(run_ids):,} runs with {len(metrics)} metrics were selected; {each}"})
-    runs = find_runs(session, run_ids)
-    if missing := set(run_ids) - {run.id for run in runs}:
-        raise InvalidInput(fields={"run": f"There is no run {min(map(str, missing))}."})
+    runs = requested_runs(session, request)
     stored, is_whole = _stored_curves(session, request, runs)
     groups = group_seeds(runs) if request.group else single_runs(runs)
     known = [curve for curve in stored.values() if not isinstance(curve, str)]

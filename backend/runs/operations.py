@@ -10,7 +10,7 @@ from backend.operations.declaration import operation
 from backend.operations.schemas import Download, Request
 from backend.runs import charts, evaluations, queries, service
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
-from backend.runs.curves import CurvesRequest, CurvesResponse, curve_rows, read_curves
+from backend.runs.curves import CurvesRequest, CurvesResponse, curve_rows, read_curves, requested_runs
 from backend.runs.schemas import EvaluationRequest, LogLineResponse, RunDetailResponse, RunFilter, RunResponse
 from backend.runs.tables import Run
 from backend.web.csv_files import csv_lines
@@ -113,7 +113,7 @@ def get_curves(session: Session, actor: Actor, request: CurvesRequest) -> Curves
 @operation("GET /curves/file", role=Role.VIEWER)
 def download_curves(session: Session, actor: Actor, request: CurvesRequest) -> Download:
     """Download the stored points of these metrics as CSV: every point of the range, not smoothed."""
-    request.run_ids  # noqa: B018  what is no id is refused before the file is sent
+    requested_runs(session, request)  # refuses before the file is sent, whose own session is not limited to a person
 
     def content(own: Session) -> Iterator[bytes]:
         yield from csv_lines(("run", "name", "metric", "step", request.x.label, "value"), curve_rows(own, request))

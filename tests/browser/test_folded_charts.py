@@ -1,5 +1,7 @@
 """Further curves ask for their points when they are opened, and are drawn then."""
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -22,6 +24,9 @@ def test_curves_that_are_folded_away_are_read_when_they_are_opened(page: Page) -
     page.goto(f"/runs/{run.id}")
     expect(page.locator("figure[data-chart$='chart=reward'] canvas")).to_be_visible()
     assert not any("chart=seconds" in url or "chart=spread" in url for url in asked)
+    numbers = page.locator("figure[data-chart$='chart=reward'] .numbers")
+    numbers.locator("summary").click()
+    expect(numbers.get_by_role("row").nth(1)).to_have_text(re.compile("19.*9.500"))
     page.locator(".more-charts > summary").click()
     expect(page.locator("figure[data-chart$='chart=seconds/rollouts'] canvas")).to_be_visible()
     expect(page.locator("figure[data-chart$='chart=spread/level/2/win'] canvas")).to_be_visible()

@@ -154,6 +154,7 @@ def test_the_file_has_every_point_and_no_formula(
     run = train(session, version, "=HYPERLINK()", 0)
     answer = viewer.get("/api/v1/curves/file", params={"run": str(run.id), "low": 2})
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert viewer.get("/api/v1/curves/file", params={"run": str(uuid.uuid4())}).status_code == 422
     assert list(csv.reader(io.StringIO(answer.text))) == [
         ["run", "name", "metric", "step", "training step", "value"],
         [str(run.id), "'=HYPERLINK()", "reward", "2", "2.0", "0.3"],

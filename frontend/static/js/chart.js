@@ -58,7 +58,7 @@
       matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
       document.addEventListener(figure.dataset.event || "points", () => this.refresh());
       if (!document.querySelector("[data-live]")) setInterval(() => document.hidden || this.refresh(), POLL_MS);
-      figure.querySelector("details")?.addEventListener("toggle", () => this.table());
+      figure.querySelector("details.numbers")?.addEventListener("toggle", () => this.table());
       figure.parentElement?.closest("details")?.addEventListener("toggle", () => this.refresh());
     }
 
@@ -237,7 +237,7 @@
     }
 
     table() {
-      const details = this.figure.querySelector("details");
+      const details = this.figure.querySelector("details.numbers");
       if (!details?.open) return;
       const table = document.createElement("table");
       table.className = "data";

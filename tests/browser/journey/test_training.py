@@ -48,10 +48,10 @@ def _watch_training(page: Page) -> None:
     mark(page)
     chart = page.locator("[data-chart*='chart=reward']").first
     expect(chart.locator("canvas")).to_be_visible(timeout=WORK_MS)
-    chart.locator("summary").click()
-    expect(chart.locator("tbody tr")).not_to_have_count(0, timeout=WORK_MS)
-    few = chart.locator("tbody tr").count()
-    expect(chart.locator("tbody tr")).not_to_have_count(few, timeout=WORK_MS)
+    chart.locator(".numbers summary").click()
+    expect(chart.locator(".numbers tbody tr")).not_to_have_count(0, timeout=WORK_MS)
+    few = chart.locator(".numbers tbody tr").count()
+    expect(chart.locator(".numbers tbody tr")).not_to_have_count(few, timeout=WORK_MS)
     newest = page.locator("#run-newest .rollout-card").first
     early = newest.inner_text()
     expect_completed(page)
