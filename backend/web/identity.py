@@ -9,9 +9,10 @@ import secrets
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 
 from fastapi import Request
-from sqlalchemy import Update, event, func, select, update
+from sqlalchemy import Select, Update, bindparam, event, func, select, update
 from sqlalchemy.orm import Session, contains_eager
 
 from backend.domain.notifications.notices import NoticeKind
@@ -122,7 +123,9 @@ def find_actor(session: Session, request: Request, *, is_use: bool | None = None
     return _actor_of_cookie(session, cookie, is_use=is_use) if cookie else None
 
 
-def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | None:
+@cache
+def _session_and_unread_count() -> Select[WebSession, int]:
+    """Built once: to build it takes as long as to execute it, and every request does."""
     is_read = (
         select(NoticeRead.notice_id)
         .where(NoticeRead.person_id == Person.id, NoticeRead.notice_id == Notice.id)
@@ -136,12 +139,16 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
         .correlate(Person)
         .scalar_subquery()
     )
-    found = session.execute(
+    return (
         select(WebSession, unread_count)
         .join(WebSession.person)
         .options(contains_eager(WebSession.person))
-        .where(WebSession.token_hash == hash_secret(cookie))
-    ).one_or_none()
+        .where(WebSession.token_hash == bindparam("token_hash"))
+    )
+
+
+def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | None:
+    found = session.execute(_session_and_unread_count(), {"token_hash": hash_secret(cookie)}).one_or_none()
     if found is None:
         return None
     web_session, unread = found
