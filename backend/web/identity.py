@@ -9,9 +9,11 @@ import secrets
 import uuid
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
 
 from fastapi import Request
-from sqlalchemy import Update, and_, event, func, select, update
+from sqlalchemy import Select, Update, and_, bindparam, event, func, select, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, contains_eager
 
@@ -158,7 +160,9 @@ def find_actor(session: Session, request: Request, *, is_use: bool | None = None
     return _actor_of_cookie(session, cookie, is_use=is_use) if cookie else None
 
 
-def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | None:
+@cache
+def _session_and_unread_count() -> Select[WebSession, int, Any]:
+    """Built once: to build it takes as long as to execute it, and every request does."""
     is_read = (
         select(NoticeRead.notice_id)
         .where(NoticeRead.person_id == Person.id, NoticeRead.notice_id == Notice.id)
@@ -173,12 +177,16 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
         .correlate(Person)
         .scalar_subquery()
     )
-    found = session.execute(
+    return (
         select(WebSession, unread_count, _PROJECTS)
         .join(WebSession.person)
         .options(contains_eager(WebSession.person))
-        .where(WebSession.token_hash == hash_secret(cookie))
-    ).one_or_none()
+        .where(WebSession.token_hash == bindparam("token_hash"))
+    )
+
+
+def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | None:
+    found = session.execute(_session_and_unread_count(), {"token_hash": hash_secret(cookie)}).one_or_none()
     if found is None:
         return None
     web_session, unread, projects = found

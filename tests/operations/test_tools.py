@@ -25,7 +25,7 @@ from tests.operations.conftest import make_token
 @asynccontextmanager
 async def connected(url: str, token: str) -> AsyncIterator[Client]:
     async with (
-        httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
+        httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http,
         Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client,
     ):
         yield client

@@ -171,7 +171,7 @@ def test_its_places_say_no_more_than_its_rewards(session: Session, run: Run) -> 
         flagged, blind = places[True, share], places[False, share]
         assert len(flagged) == len(blind) == 20
         assert ranks[False, share] <= ranks[True, share]
-        assert abs(sum(flagged) - sum(blind)) / 20 < 12
+        assert abs(sum(flagged) - sum(blind)) / 20 < 20  # five standard deviations
     assert min(places[False, 0.0]) > max(place for share in shares - {0.0} for place in places[False, share])
 
 

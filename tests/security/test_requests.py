@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
 from backend.web import server as web_server
+from backend.web.api_description import describe
 from backend.web.server import BoundedHttp
 from tests import factories
 
@@ -61,9 +63,8 @@ def ids(session: Session) -> dict[str, str]:
 
 
 @pytest.fixture
-def document(admin: TestClient) -> dict[str, Any]:
-    described: dict[str, Any] = admin.get("/api/v1/openapi.json").json()
-    return described
+def document(app: FastAPI) -> dict[str, Any]:
+    return describe(app)
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
