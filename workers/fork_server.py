@@ -85,12 +85,14 @@ def serve(control: socket.socket, options: ForkOptions) -> ForkRequest:
             os.environ[name] = value  # noqa: TID251
     if "PYTHONFAULTHANDLER" not in os.environ:  # noqa: TID251
         faulthandler.disable()  # the server's
+    if numbers := sys.modules.get("numpy.random"):
+        numbers.seed()  # Python seeds its own
     _set_title([*options["title"], *request["command"]])
-    with socket.socket(fileno=begins) as supervised:
-        supervised.send(b"1" if _is_unspoiled() else b"0")
-        if os.getppid() != supervisor or not supervised.recv(1):
-            os._exit(1)  # the supervisor ended or was interrupted meanwhile, or must start the process in another way
-    return request
+    with contextlib.suppress(OSError), socket.socket(fileno=begins) as supervised:
+        supervised.send(b"1" if _can_use_gpu() else b"0")
+        if supervised.recv(1) and os.getppid() == supervisor:
+            return request
+    os._exit(1)  # the supervisor ended or was interrupted meanwhile, or must start the process in another way
 
 
 def _leave_server(options: ForkOptions) -> socket.socket | None:
@@ -118,10 +120,8 @@ def _import(modules: Sequence[str]) -> None:
         sys.exit(f"{', '.join(modules)}: an import started {threading.enumerate()[1:]}")
 
 
-def _is_unspoiled() -> bool:
-    """In a forked process: return whether it can use a GPU, and draw random numbers that no other process draws."""
-    if numbers := sys.modules.get("numpy.random"):
-        numbers.seed()
+def _can_use_gpu() -> bool:
+    """In a forked process: return whether torch could use a GPU, if there is one."""
     torch = sys.modules.get("torch")
     return torch is None or not torch.cuda._is_in_bad_fork()
 
