@@ -234,7 +234,7 @@ def with_views(
         at = turn - first_step
         step = {"observation": opening, "action": None} if turn < 0 else steps[at] if 0 <= at < len(steps) else {}
         history = steps[max(0, at + 1 - MAX_HISTORY) : at + 1] if turn >= 0 else ()
-        return renderer.render(step.get("observation") or {}, step.get("action"), dict(opening), history)
+        return renderer.render(step.get("observation") or {}, step.get("action"), opening, history)
 
     shown, last_seen = [], None
     for entry in entries:

@@ -224,7 +224,9 @@ class RolloutPool:
                 if self.price is not None:
                     costs.append(cost_of(self.price, each.tokens_in, each.tokens_out, each.tokens_cached))
                     for step in each.steps:
-                        step.cost = cost_of(self.price, step.tokens_in, step.tokens_out, step.tokens_cached)
+                        step.cost = cost_of(
+                            self.price, step.tokens_in or 0, step.tokens_out or 0, step.tokens_cached or 0
+                        )
                 if (known := [cost for cost in costs if cost is not None]) or self.price is not None:
                     each.cost = (each.cost or 0.0) + sum(known)
         for rollout in rollouts:

@@ -22,7 +22,6 @@ from backend.domain.environments.svg_filter import filter_svg
 from backend.domain.environments.view_specs import MAX_COLUMNS, Tone, ViewKind, ViewSpec, is_template
 from backend.domain.template_values import Budget
 from backend.domain.templates import TemplateInvalid, parse_template
-from backend.domain.text import JsonObject
 
 MAX_TEXT = 100_000
 """Characters of one view."""
@@ -116,9 +115,9 @@ class ViewRenderer:
 
     def render(
         self,
-        observation: JsonObject,
-        action: JsonObject | None = None,
-        opening: JsonObject | None = None,
+        observation: Mapping[str, object],
+        action: Mapping[str, object] | None = None,
+        opening: Mapping[str, object] | None = None,
         history: Sequence[Mapping[str, object]] = (),
     ) -> list[RenderedView]:
         """Return the views with content for this observation; a view that failed has the reason instead.

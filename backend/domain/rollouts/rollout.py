@@ -95,10 +95,10 @@ class Step:
     environment_seconds: Seconds = 0.0
     queue_seconds: Seconds = 0.0
     """Time waiting for a slot at the policy and between retries; not part of `policy_seconds`."""
-    tokens_in: int = 0
-    """Tokens that the policy read for this reply."""
-    tokens_out: int = 0
-    tokens_cached: int = 0
+    tokens_in: int | None = None
+    """Tokens that the policy read for this reply; None if they are unknown."""
+    tokens_out: int | None = None
+    tokens_cached: int | None = None
     """Part of `tokens_in` that came from the endpoint's cache."""
     cost: Number | None = None
     """US dollars of this reply; None if the policy has no price."""
