@@ -1962,6 +1962,9 @@ class RunDetailResponse(Job):
     id: UUID
     kind: RunKind
     name: str
+    tags: list[str]
+    note: str
+    """Text that people wrote about it."""
     status: RunStatus
     environment: str
     version: int
@@ -2525,6 +2528,9 @@ class RunResponse(Job):
     id: UUID
     kind: RunKind
     name: str
+    tags: list[str]
+    note: str
+    """Text that people wrote about it."""
     status: RunStatus
     environment: str
     version: int
