@@ -3718,6 +3718,7 @@ class RunsOperations(Namespace):
         version_id: UUID | str | None = None,
         policy_id: UUID | str | None = None,
         text: str | None = None,
+        tag: str | None = None,
         project: str | None = None,
         limit: int | None = None,
     ) -> Iterator[RunResponse]:
@@ -3727,6 +3728,7 @@ class RunsOperations(Namespace):
         - `version_id`: Id of an environment version.
         - `policy_id`: Id of a policy.
         - `text`: Part of the run's name.
+        - `tag`: A tag of the run.
         - `project`: Name or id of a project. Default: all that you see."""
         return self._list(
             "RunResponse",
@@ -3738,6 +3740,7 @@ class RunsOperations(Namespace):
             version_id=version_id,
             policy_id=policy_id,
             text=text,
+            tag=tag,
             project=project,
         )
 
@@ -3757,6 +3760,19 @@ class RunsOperations(Namespace):
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
         return self._call("RunDetailResponse", "GET", f"/runs/{segment(run)}", "query", "/runs/{id}")
+
+    def update(
+        self, run: str | UUID, *, name: str | None = None, note: str | None = None, tags: Sequence[str] | None = None
+    ) -> RunDetailResponse:
+        """Rename a run, tag it or write a note about it.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `name`: New name.
+        - `note`: Text about the run. Empty: none.
+        - `tags`: All tags of the run, at most 20 with 64 characters each. They replace the ones before."""
+        return self._call(
+            "RunDetailResponse", "PATCH", f"/runs/{segment(run)}", "body", "/runs/{id}", name=name, note=note, tags=tags
+        )
 
     def evaluation_again(
         self, run: str | UUID, *, changes: dict[str, Any] | None = None, key: str | None = None

@@ -2030,6 +2030,9 @@ class RunDetailResponse(Job):
     id: UUID
     kind: RunKind
     name: str
+    tags: list[str]
+    note: str
+    """Text that people wrote about it."""
     status: RunStatus
     environment: str
     version: int
@@ -2605,6 +2608,9 @@ class RunResponse(Job):
     id: UUID
     kind: RunKind
     name: str
+    tags: list[str]
+    note: str
+    """Text that people wrote about it."""
     status: RunStatus
     environment: str
     version: int

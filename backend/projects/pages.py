@@ -100,17 +100,17 @@ def undo_move(session: SessionDep, actor: ElsewhereAuthor, move_id: uuid.UUID) -
 
 @router.post("/projects/{project_id}/members")
 def give_role(
-    session: SessionDep, actor: Admin, project_id: str, form: Annotated[GiveRole, Depends(read_form(GiveRole))]
+    session: SessionDep, actor: Admin, project_id: uuid.UUID, form: Annotated[GiveRole, Depends(read_form(GiveRole))]
 ) -> Response:
-    project, person = queries.get_project(session, project_id), find_member(session, form.member)
+    project, person = queries.get_project(session, str(project_id)), find_member(session, form.member)
     service.set_role(session, actor, project, person, form.role)
     audit(session, actor, "project.set_role", "project", project.id, name=project.name, role=str(form.role))
     return see_other(f"/projects/{project.id}", f"{person.name} has the role {form.role} in this project.")
 
 
 @router.get("/projects/{project_id}", response_class=HTMLResponse)
-def show_project(request: Request, session: SessionDep, actor: Viewer, project_id: str) -> HTMLResponse:
-    project = queries.get_project(session, project_id)
+def show_project(request: Request, session: SessionDep, actor: Viewer, project_id: uuid.UUID) -> HTMLResponse:
+    project = queries.get_project(session, str(project_id))
     members = queries.members_of(session, project)
     candidates = [each for each in people(session) if each.is_active and each.role is not Role.ADMIN]
     context = {

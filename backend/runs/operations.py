@@ -11,7 +11,14 @@ from backend.operations.schemas import Download, Request
 from backend.runs import charts, evaluations, queries, service
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
 from backend.runs.curves import CurvesRequest, CurvesResponse, curve_rows, read_curves, requested_runs
-from backend.runs.schemas import EvaluationRequest, LogLineResponse, RunDetailResponse, RunFilter, RunResponse
+from backend.runs.schemas import (
+    EvaluationRequest,
+    LogLineResponse,
+    RunDetailResponse,
+    RunFilter,
+    RunResponse,
+    UpdateRun,
+)
 from backend.runs.tables import Run
 from backend.web.csv_files import csv_lines
 from backend.web.identity import Actor
@@ -44,6 +51,22 @@ def list_runs(session: Session, actor: Actor, request: RunFilter) -> Page[RunRes
 @operation("GET /runs/{run}", role=Role.VIEWER, tool=True, poll="/runs/{id}")
 def get_run(session: Session, actor: Actor, run: Run) -> RunDetailResponse:
     """Show a run with its progress, configuration and summary."""
+    return RunDetailResponse.of(run)
+
+
+@operation(
+    "PATCH /runs/{run}",
+    role=Role.AUTHOR,
+    command="run update",
+    waits=False,
+    tool=True,
+    poll="/runs/{id}",
+    page="/runs/{id}/configuration",
+    notice="The run was changed.",
+)
+def update_run(session: Session, actor: Actor, run: Run, request: UpdateRun) -> RunDetailResponse:
+    """Rename a run, tag it or write a note about it."""
+    service.update_run(session, run, request)
     return RunDetailResponse.of(run)
 
 

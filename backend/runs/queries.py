@@ -49,6 +49,8 @@ def runs(session: Session, filter: RunFilter, project_id: uuid.UUID | None = Non
     ):
         if value:
             statement = statement.where(column == value)
+    if filter.tag:
+        statement = statement.where(Run.tags.contains([filter.tag]))
     if filter.text:
         statement = statement.where(Run.name.icontains(filter.text, autoescape=True))
     return slice_of(session, statement, NEWEST, after=filter.after, limit=filter.limit)

@@ -5,15 +5,16 @@ from datetime import datetime
 from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlencode
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StringConstraints
 
 from backend.domain.described import Described
 from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, subject_of
 from backend.domain.runs.plans import EvaluationScope
+from backend.domain.runs.tags import MAX_TAG, Tags
 from backend.domain.statistics import Coverage
 from backend.domain.text import quoted
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, StopReason
-from backend.operations.schemas import Cli, FilterForm, Progress, Response
+from backend.operations.schemas import Cli, FilterForm, Progress, Request, Response
 from backend.runs.tables import Run
 
 
@@ -56,6 +57,17 @@ class EvaluationRequest(EvaluationScope):
     """Any text. Repeating a key returns the run that it started first."""
 
 
+class UpdateRun(Request):
+    """Changes of what people write about a run."""
+
+    name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)] | None = None
+    """New name."""
+    note: str | None = Field(default=None, max_length=5000)
+    """Text about the run. Empty: none."""
+    tags: Annotated[Tags, Cli(option="--tag")] | None = None
+    """All tags of the run, at most 20 with 64 characters each. They replace the ones before."""
+
+
 class _Filter(FilterForm, Described):
     """Filter of a list."""
 
@@ -82,6 +94,8 @@ class RunFilter(_Filter):
     """Id of a policy."""
     text: str | None = Field(default=None, max_length=200)
     """Part of the run's name."""
+    tag: str | None = Field(default=None, max_length=MAX_TAG)
+    """A tag of the run."""
     project: str | None = Field(default=None, max_length=60)
     """Name or id of a project. Default: all that you see."""
 
@@ -165,6 +179,9 @@ class RunResponse(Progress):
     id: uuid.UUID
     kind: RunKind
     name: str
+    tags: list[str]
+    note: str
+    """Text that people wrote about it."""
     status: RunStatus
     environment: str
     version: int

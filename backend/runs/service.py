@@ -19,6 +19,7 @@ from backend.errors import Conflict, NotAllowed
 from backend.graders.service import start_named
 from backend.notifications import outbox
 from backend.runs.evaluations import enqueue_shares
+from backend.runs.schemas import UpdateRun
 from backend.runs.tables import Run
 from backend.studies.service import wake_studies
 from backend.web.audit import Requester, audit
@@ -33,6 +34,13 @@ class RunIsOver(Conflict):
 
 class RunIsNotOver(Conflict):
     """Only a stopped, paused or failed run can be resumed."""
+
+
+def update_run(session: Session, run: Run, request: UpdateRun) -> None:
+    """Change a run's name, note or tags. They are people's, so a run that is over may change too."""
+    for name, value in request.model_dump(exclude_none=True).items():
+        setattr(run, name, value)
+    _announce(session, run)
 
 
 def begin_run(session: Session, run: Run) -> bool:

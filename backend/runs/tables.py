@@ -93,6 +93,7 @@ class Run(Base):
     __table_args__ = (
         Index("ix_runs_created_at_id", "created_at", "id"),
         Index("ix_runs_project_id_created_at_id", "project_id", "created_at", "id"),
+        Index("ix_runs_tags", "tags", postgresql_using="gin"),
     )
 
     id: Mapped[Id]
@@ -128,6 +129,9 @@ class Run(Base):
     """Number of the next rollout, taken under the row's lock, so that readers see no gaps."""
     attempt: Mapped[int] = mapped_column(Integer, default=0)
     """Number of times that a worker began it."""
+    tags: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list, server_default=text("'{}'"))
+    note: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """Written by people."""
     source_run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
     """The run that this one rescores, replays, repeats or branches from."""
     branch_step: Mapped[int | None]

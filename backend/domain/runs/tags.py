@@ -1,0 +1,31 @@
+"""Tags of runs: short words of people's own."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+MAX_TAGS = 20
+"""Per run."""
+MAX_TAG = 64
+"""Characters."""
+
+
+def _split(value: object) -> object:
+    """Split the text of a form at commas."""
+    return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _checked(tags: list[str]) -> list[str]:
+    """Return each tag once, without surrounding spaces, in the order given."""
+    unique = list(dict.fromkeys(stripped for tag in tags if (stripped := " ".join(tag.split()))))
+    for tag in unique:
+        if len(tag) > MAX_TAG:
+            raise ValueError(f"A tag has at most {MAX_TAG} characters; {tag[:20]}… has {len(tag):,}")
+        if "," in tag:
+            raise ValueError(f"A tag contains no comma: {tag}")
+    if len(unique) > MAX_TAGS:
+        raise ValueError(f"A run has at most {MAX_TAGS} tags; these are {len(unique)}")
+    return unique
+
+
+Tags = Annotated[list[str], BeforeValidator(_split), AfterValidator(_checked), Field(max_length=1000)]
