@@ -64,7 +64,7 @@ def problem_of_settings(line: str) -> str | None:
 
 def problem_of_module(module: str, words: list[str]) -> str | None:
     """Return what is wrong with a `python -m` line of a module of this repository."""
-    package, _, name = module.partition(".")
+    package, _, _name = module.partition(".")
     if not (PROJECT_ROOT / package).is_dir():
         return None  # someone else's
     path = PROJECT_ROOT / module.replace(".", "/")
