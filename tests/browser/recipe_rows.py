@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.configuration import Recipe, TrainingConfiguration
 from backend.domain.training.preflight.findings import ok
 from backend.domain.training.preflight.measured import TaskSuccess, gradient_finding, success_finding
 from backend.domain.training.presets import PRESETS
@@ -75,7 +75,7 @@ def make_recipe_rows(session: Session) -> dict[str, str]:
 
 def make_advised(session: Session, version: EnvironmentVersion) -> Preflight:
     """A finished pre-flight of GRPO alone, for a policy that hardly ever succeeds."""
-    configuration = PRESETS["quick"].configuration.model_copy(update={"recipe": "grpo"})
+    configuration = PRESETS["quick"].configuration.model_copy(update={"recipe": Recipe.GRPO})
     tasks = [TaskSuccess(index % 3, int(index == 0), 8, index > 9) for index in range(32)]
     findings = [
         *findings_at_once(session, version, configuration),
