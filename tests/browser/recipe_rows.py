@@ -126,8 +126,8 @@ def _run(session: Session, recipe: str, version: EnvironmentVersion) -> factorie
         factories.make_rollouts(session, run, rows, group_size=4, phase=Phase.TRAIN, step=LAST, metrics=metrics)
     if recipe == "rejection_sampling":
         run.summary = {"rounds": [_round(number) for number in (1, 2, 3)]}
-        for name in ("kept", "solved", "examples"):
-            factories.make_points(session, run, f"rounds/{name}", {number: 100.0 * number for number in (1, 2, 3)})
+        for name in ("kept", "solved"):
+            factories.make_points(session, run, f"rounds/{name}", {number: 0.2 * number for number in (1, 2, 3)})
     if recipe == "self_play":
         _league(session, run)
     for step in (20, 40, LAST):

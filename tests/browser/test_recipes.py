@@ -60,7 +60,8 @@ def test_advice_is_shown_with_its_measurements_and_applied_to_the_form(quiet: Pa
     advice = quiet.locator("#preflight-advice")
     expect(advice.get_by_text("SFT, then GRPO")).to_be_visible()
     expect(advice).to_contain_text("12% of replies can be parsed")
-    expect(advice).to_contain_text("`teacher` succeeds in 61%".replace("`", ""))
+    expect(advice).to_contain_text("teacher succeeds in 61%")
+    expect(quiet.locator("#preflight-findings").get_by_role("heading", name="Checks")).to_be_visible()
     advice.get_by_role("link", name="Apply to the settings").click()
     quiet.wait_for_url("**/training/new?*")
     expect(quiet.locator('[name="recipe"]:checked, select[name="recipe"]')).to_have_value("sft_then_grpo")
@@ -75,7 +76,7 @@ def test_advice_is_shown_with_its_measurements_and_applied_to_the_form(quiet: Pa
         ("dpo", ["Pairs in the right order", "Implicit reward", "Margin between chosen and rejected"]),
         ("rejection_sampling", ["Rounds", "Kept episodes"]),
         ("ahead", ["Staleness of episodes", "Sampling ahead", "Time to sample a step ahead"]),
-        ("self_play", ["Elo against past checkpoints", "fixed rating", "chance to be drawn"]),
+        ("self_play", ["Elo against past checkpoints", "fixed rating", "drawn next"]),
     ],
 )
 def test_a_run_of_each_recipe_shows_its_own_curves_and_tables(
@@ -101,6 +102,7 @@ def test_a_game_shows_what_each_seat_saw(quiet: Page, rows: dict[str, str]) -> N
     quiet.get_by_role("table", name="Games by seat").get_by_role("link", name="6").click()
     expect(quiet.locator("#rollout-table tbody tr")).to_have_count(6)
     open_page(quiet, f"/rollouts/{rows['game']}")
+    expect(quiet.get_by_role("heading", name="Seat x: duelist", exact=True)).to_be_visible()
     other = quiet.locator("section", has=quiet.get_by_role("heading", name="Seat o: duelist at grpo 20"))
     other.get_by_text("Conversation", exact=True).click()
     expect(other.get_by_text("You are O. X plays 5.")).to_be_visible()
