@@ -222,6 +222,7 @@ def test_memory_counts_the_prompt_of_a_group_once_and_logits_of_learned_tokens_i
     assert found.logits == 8 * 32 * 8 * 32_768 * 4
     assert found.sampler == 2 * 10**6
     assert found.libraries > 10**8
+    assert found.unreturned == pytest.approx(0.8 * (found.activations + found.logits))
     longer = replace(lengths, scored=2000)
     assert estimate_memory(model, Load(10, False, 32, longer, 32)).logits == 4096 * 32_768 * 4
 

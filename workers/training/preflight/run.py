@@ -179,7 +179,7 @@ def inspect_training(context: TrainingContext, add: AddFinding) -> None:
     if torch.cuda.is_available():  # the model is in the GPU's memory
         memory_bytes = torch.cuda.get_device_properties(0).total_memory
     memory = memory_finding(
-        estimate, memory_bytes // 2**20, episodes=f"of {longest:,} tokens, the longest that were played,"
+        estimate, memory_bytes // 2**20, episodes=f"of {longest:,} tokens, the longest that were played"
     )
     if cost.peak_bytes:
         peak = f" One pass over {cost.rows} episodes used up to {in_mb(cost.peak_bytes)}."
