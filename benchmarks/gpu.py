@@ -156,7 +156,7 @@ def _measure_part(part: Part, version: EnvironmentVersion, options: Options) -> 
     split = ", ".join(f"{name} {1000 * seconds:,.0f} ms" for name, seconds in spent.items() if seconds > 0.0005)
     yield Measure(f"{part.name}: sampled", "tokens/s", [curves["tokens_per_second"]], higher_is_better=True)
     yield Measure(f"{part.name}: step", "s", [curves["seconds/step"]], estimated_seconds, note=split)
-    note = "" if torch.cuda.is_available() else "resident memory with the framework, which the estimate leaves out"
+    note = "" if torch.cuda.is_available() else "resident memory, with freed memory that was not returned"
     yield Measure(f"{part.name}: memory", "MB", [curves["memory/peak_mb"]], estimated_mb, note=note)
 
 

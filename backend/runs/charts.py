@@ -224,7 +224,8 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
         _single("grad_norm", "Gradient norm", "norm", low=0),
     ]
     warm_up = []
-    if run.configuration.get("sft", {}).get("steps") and run.branch_step is None:
+    learns_examples = recipe not in {Recipe.GRPO, Recipe.DISTILLATION}
+    if learns_examples and run.configuration.get("sft", {}).get("steps") and run.branch_step is None:
         loss, accuracy = Series("sft/loss", "loss"), Series("sft/mean_token_accuracy", "accuracy")
         name = "SFT of all rounds" if recipe == Recipe.REJECTION_SAMPLING else "Warm-up (SFT)"
         warm_up.append(Chart("sft/loss", f"{name}: loss", "nats per token", (loss,), 0, has_rollouts=False))

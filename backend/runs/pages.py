@@ -112,7 +112,7 @@ async def run_events(
         )
         names = ["run_outcome", "run_figures", "run_newest"]
         if run.kind is RunKind.TRAINING:
-            names.append("run_checkpoints")
+            names += ["run_recipe", "run_checkpoints"]
         with _rendering:
             blocks = head_blocks(request, head)
             blocks |= {name: render_block(request, OVERVIEW, name, overview) for name in names}

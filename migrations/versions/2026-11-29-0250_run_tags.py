@@ -5,7 +5,7 @@ from alembic import op
 from sqlalchemy.dialects.postgresql import ARRAY
 
 revision = "e2b74c81d9f0"
-down_revision = "c5f1e09a7d34"
+down_revision = "c1e6a20d5b84"
 branch_labels = None
 depends_on = None
 

@@ -20,6 +20,7 @@ from backend.web.identity import hash_secret, new_secret
 from tests import factories
 from tests.browser.installation import cookie_for
 from tests.browser.judging_rows import make_judging_rows
+from tests.browser.recipe_rows import make_recipe_rows
 
 
 def make_rows(session: Session) -> dict[str, str]:
@@ -64,18 +65,22 @@ def make_rows(session: Session) -> dict[str, str]:
     )
     _access(session, admin)
     session.flush()
-    return {
-        "cookie": cookie_for(session, admin),
-        "flag": str(flag[0].id),
-        "run_flag": str(flag[1].id),
-        "training": str(training.id),
-        "branch": str(_steered(session, training, admin).id),
-        "preflight": str(preflight.id),
-        "evaluation": str(evaluation.id),
-        "rollout": str(rollouts[0].id),
-        "policy": str(policy.id),
-        "link": link,
-    } | make_judging_rows(session)
+    return (
+        {
+            "cookie": cookie_for(session, admin),
+            "flag": str(flag[0].id),
+            "run_flag": str(flag[1].id),
+            "training": str(training.id),
+            "branch": str(_steered(session, training, admin).id),
+            "preflight": str(preflight.id),
+            "evaluation": str(evaluation.id),
+            "rollout": str(rollouts[0].id),
+            "policy": str(policy.id),
+            "link": link,
+        }
+        | make_judging_rows(session)
+        | make_recipe_rows(session)
+    )
 
 
 def _access(session: Session, admin: factories.Person) -> None:

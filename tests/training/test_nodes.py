@@ -158,6 +158,19 @@ def test_a_sign_that_goes_on_is_none_of_a_hung_rank(tmp_path: Path, monkeypatch:
     assert (watch.silent or "").startswith("rank 1 has given no sign of life")
 
 
+def test_a_rank_that_hangs_before_its_first_sign_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / heartbeats.FOLDER).mkdir(parents=True)
+    monkeypatch.setattr(heartbeats, "REPORT_SECONDS", 0.02)
+    ended = threading.Event()
+    watch = SignWatch(tmp_path, 60, ended.set, count=3, start_limit=0.2)
+    Activity().report(1, tmp_path)
+    watch.start()
+    assert ended.wait(20)
+    watch.leave()
+    assert (watch.silent or "").startswith("ranks 0, 2 gave no sign of life within 0 seconds of the start")
+    assert "hardware.start_timeout" in (watch.silent or "")
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_a_rank_that_hangs_ends_the_attempt_and_is_named(

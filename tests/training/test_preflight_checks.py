@@ -9,7 +9,13 @@ import pytest
 from backend.domain.environments.manifest import Manifest
 from backend.domain.runs.capabilities import Capabilities, OnlineWorker, not_offered
 from backend.domain.training.configuration import TrainingConfiguration, batch_in_words
-from backend.domain.training.memory import Load, ModelMeasures, estimate_memory, parameters_in_name
+from backend.domain.training.memory import (
+    EpisodeLengths,
+    Load,
+    ModelMeasures,
+    estimate_memory,
+    parameters_in_name,
+)
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
 from backend.domain.training.preflight.measured import (
     SCRIPTED,
@@ -24,7 +30,14 @@ from backend.domain.training.preflight.measured import (
     success_finding,
     time_finding,
 )
-from backend.domain.training.preflight.static import Plan, Site, checks_at_once, load_of, memory_finding
+from backend.domain.training.preflight.static import (
+    Plan,
+    Site,
+    checks_at_once,
+    estimate_run,
+    loads_of,
+    memory_finding,
+)
 from backend.domain.vocabulary import CheckStatus
 from tests.factories import make_manifest
 
@@ -187,32 +200,60 @@ def test_a_name_shows_a_models_size(name: str, count: int | None):
 
 
 def test_memory_is_the_sum_of_parts_that_can_be_checked_manually():
-    model = ModelMeasures(1000, layers=2, width=10, heads=2, key_value_width=10, vocabulary=100)
-    found = estimate_memory(model, Load(1000, has_reference=True, rows=3, tokens=5, sampled_rows=4))
+    model = ModelMeasures(1000, layers=2, width=10, key_value_width=10, vocabulary=100, token_bytes=1360)
+    load = Load(1000, has_reference=True, rows=3, lengths=EpisodeLengths(5), sampled_rows=4)
+    found = estimate_memory(model, load)
     assert (found.weights, found.reference, found.gradients, found.optimiser) == (4000, 4000, 4000, 8000)
-    assert found.activations == 3 * 5 * (2 * (170 + 2.5 * 2 * 5) + 300) * 4
+    assert found.activations == 3 * 5 * 1360
+    assert found.logits == 3 * 5 * 100 * 4
     assert found.cache == 4 * 5 * 2 * 2 * 10 * 4
     assert found.total == sum(asdict(found).values())
-    ahead = estimate_memory(model, Load(1000, True, 3, 5, 4, samples_ahead=True))
+    ahead = estimate_memory(model, replace(load, samples_ahead=True))
     assert ahead.total - found.total == ahead.sampler == 4000
+    recomputed = estimate_memory(model, replace(load, is_recomputed=True))
+    assert recomputed.activations == 3 * 5 * (2 * 10 * 4 + 1360 / 2)
+
+
+def test_memory_counts_the_prompt_of_a_group_once_and_logits_of_learned_tokens_in_tiles():
+    model = ModelMeasures(10**6, 2, 10, 10, vocabulary=100_000, token_bytes=1000, rounded_bytes=7)
+    lengths = EpisodeLengths(longest=60, prompt=50, scored=8)
+    found = estimate_memory(model, Load(10, False, 32, lengths, 32, sharing=8, on_cpu=True, copied_bytes=2))
+    assert found.activations == (4 * 50 + 32 * 10) * 1000 + 7
+    assert found.logits == 8 * 32 * 8 * 32_768 * 4
+    assert found.sampler == 2 * 10**6
+    assert found.libraries > 10**8
+    assert found.unreturned == pytest.approx(0.8 * (found.activations + found.logits))
+    longer = replace(lengths, scored=2000)
+    assert estimate_memory(model, Load(10, False, 32, longer, 32)).logits == 4096 * 32_768 * 4
 
 
 @pytest.mark.parametrize(
     ("choices", "rows"),
     [
-        ({"recipe": "grpo", "grpo": {"tasks_per_step": 8, "group_size": 8, "micro_batches": 8}}, 8),
-        ({"grpo": {"tasks_per_step": 8, "group_size": 8, "micro_batches": 8}, "sft": {"batch": 16}}, 16),
-        ({"recipe": "sft", "sft": {"batch": 24}, "hardware": {"processes": 2}}, 12),
-        ({"recipe": "dpo", "preferences": {"batch": 8, "micro_batches": 2}}, 8),
+        ({"recipe": "grpo", "grpo": {"tasks_per_step": 8, "group_size": 8, "micro_batches": 8}}, [8]),
+        ({"grpo": {"tasks_per_step": 8, "group_size": 8, "micro_batches": 8}, "sft": {"batch": 16}}, [8, 16]),
+        ({"recipe": "sft", "sft": {"batch": 24}, "hardware": {"processes": 2}}, [12]),
+        ({"recipe": "dpo", "preferences": {"batch": 8, "micro_batches": 2}}, [8]),
     ],
 )
-def test_the_stage_with_the_largest_micro_batch_decides_on_memory(choices: dict[str, Any], rows: int):
-    assert load_of(configured(**choices), tokens=10, trained=10).rows == rows
+def test_the_stage_that_needs_the_most_decides_on_memory(choices: dict[str, Any], rows: list[int]):
+    loads = loads_of(configured(**choices), EpisodeLengths(10), trained=10)
+    assert [load.rows for load in loads] == rows
+    model = ModelMeasures(1000, 2, 10, 10, 100, token_bytes=1360)
+    assert estimate_run(model, loads).activations == max(rows) * 10 * 1360
+
+
+def test_a_long_reply_of_grpo_costs_more_than_the_examples_that_were_imitated():
+    choices = {"grpo": {"tasks_per_step": 8, "group_size": 8, "micro_batches": 2}, "sft": {"batch": 16}}
+    short, long = EpisodeLengths(58, 50, 8), EpisodeLengths(114, 50, 8)
+    loads = loads_of(configured(**choices), short, trained=10, sampled=long, shares_prompts=True, on_cpu=True)
+    model = ModelMeasures(10**8, 30, 576, 192, 49_152, token_bytes=10**6)
+    assert estimate_run(model, loads).activations == (4 * 50 + 32 * 64) * 10**6
 
 
 def test_memory_beyond_the_workers_is_a_problem_with_advice():
-    model = ModelMeasures(10**9, 24, 2048, 16, 2048, 150_000)
-    estimate = estimate_memory(model, Load(10**9, True, 64, 2048, 64))
+    model = ModelMeasures(10**9, 24, 2048, 2048, 150_000, token_bytes=24 * 2048 * 20 * 4)
+    estimate = estimate_memory(model, Load(10**9, True, 64, EpisodeLengths(2048), 64))
     found = memory_finding(estimate, 24_000)
     assert found.status is FindingStatus.PROBLEM
     assert "grpo.micro_batches" in found.advice

@@ -1,13 +1,29 @@
-"""Training computes logits only where a token is learned."""
+"""Training computes logits only where a token is learned.
+
+TRL has no setting for this on a CPU, so `trl_base` replaces a private function of it. If TRL moves or renames that
+function, or uses it elsewhere, these tests fail.
+"""
+
+import inspect
+import re
 
 import pytest
 import torch
+from trl.kernels import chunked_logprob
 from trl.trainer import utils as trl_utils
 
 import workers.training.trl_base  # noqa: F401 - it makes TRL do so
 from tests.training.game import make_tiny
 
 pytestmark = pytest.mark.filterwarnings("default")
+
+
+def test_the_private_function_of_trl_is_used_only_where_it_is_replaced() -> None:
+    calls = [line for line in inspect.getsource(trl_utils).splitlines() if re.search(r"\b_use_triton\(", line)]
+    assert [line.strip() for line in calls] == ["compact = _use_triton(hidden_states.device)"]
+    assert trl_utils._use_triton(torch.device("cpu"))
+    assert chunked_logprob._use_triton is not trl_utils._use_triton  # the kernels still ask for a GPU
+    assert not chunked_logprob._use_triton(torch.device("cpu"))
 
 
 def test_only_tokens_with_a_label_are_projected_and_all_agree_with_a_plain_forward(

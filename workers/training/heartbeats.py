@@ -4,6 +4,7 @@ A rank whose thread still reports is alive but may be stuck; its sign then says 
 """
 
 import json
+import math
 import os
 import signal
 import threading
@@ -86,12 +87,16 @@ def suspects(signs: list[Sign]) -> list[Sign]:
 class SignWatch(threading.Thread):
     """Ends this node's ranks if a rank of any node gives no sign for `limit` seconds. `silent` then names it.
 
-    Signs count as new if their file changed, so that the nodes' clocks may differ.
+    Each of the `count` ranks has `start_limit` seconds for its first sign. Signs count as new if their file changed, so
+    that the nodes' clocks may differ.
     """
 
-    def __init__(self, folder: Path, limit: float, end: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: Path, limit: float, end: Callable[[], None], *, count: int = 0, start_limit: float = math.inf
+    ) -> None:
         super().__init__(name="signs of ranks", daemon=True)
         self._folder, self._limit, self._end = folder, limit, end
+        self._count, self._start_limit = count, start_limit
         self._seen: dict[int, tuple[int, float]] = {}
         self._left = threading.Event()
         self.silent: str | None = None
@@ -101,6 +106,7 @@ class SignWatch(threading.Thread):
         self.join()
 
     def run(self) -> None:
+        began = time.monotonic()
         while not self._left.wait(REPORT_SECONDS):
             now = time.monotonic()
             for path in (self._folder / FOLDER).glob("[0-9]*"):
@@ -120,6 +126,16 @@ class SignWatch(threading.Thread):
                     )
                     self._end()
                     return
+            missing = [rank for rank in range(self._count) if rank not in self._seen]
+            if missing and now - began > self._start_limit:
+                names = f"rank{'s' if missing[1:] else ''} {', '.join(map(str, missing))}"
+                self.silent = (
+                    f"{names} gave no sign of life within {now - began:.0f} seconds of the start "
+                    "(hardware.start_timeout). Check that the GPU is free and its driver responds, that the machine has"
+                    " memory, and that Python can read its packages; raise the limit if they are on a slow disk"
+                )
+                self._end()
+                return
 
 
 def kill_ranks() -> None:

@@ -105,7 +105,8 @@ def launch(run_id: uuid.UUID, choice: TrainingConfiguration, recorder: RunRecord
         variables |= {"ACCELERATE_USE_FSDP": "true", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT", "FSDP_VERSION": "2"}
     os.environ |= variables  # noqa: TID251 - for the ranks
     options = ["--config_file", str(file), "--num_cpu_threads_per_process", str(choice.threads)]
-    watch = SignWatch(folder, hardware.rank_timeout, kill_ranks)
+    limits = {"count": hardware.processes, "start_limit": hardware.start_timeout}
+    watch = SignWatch(folder, hardware.rank_timeout, kill_ranks, **limits)
     watch.start()
     try:
         launch_command(launch_command_parser().parse_args([*options, "--module", MODULE, str(run_id)]))

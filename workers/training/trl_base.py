@@ -26,6 +26,8 @@ AnyRun = TypeVar("AnyRun", bound=StageRun)
 
 # Where there is no Triton, such as on a CPU, TRL also computes the logits of prompts and padding, to discard them. With
 # a large vocabulary that took most of a step's time and memory. This choice is the only use of the function there.
+if not hasattr(trl_utils, "_use_triton"):
+    raise ImportError("This version of TRL computes logits in another way. Install the version in constraints.txt.")
 trl_utils._use_triton = lambda _: True
 
 

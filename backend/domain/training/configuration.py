@@ -180,6 +180,10 @@ class HardwareChoice(Block):
     rank_timeout: int = setting(300, "Rank timeout", ge=2, le=86_400)
     """Several processes only: seconds without a sign of life after which a process counts as hung. The attempt then
     ends, names the process, and the run continues from its last saved state. Raise it if the shared folder is slow."""
+    start_timeout: int = setting(300, "Start timeout", ge=2, le=86_400)
+    """Several processes only: seconds until the first sign of life of each process, in which it starts Python and loads
+    its libraries. The attempt then ends, names the process, and is tried again. Raise it if the libraries are on a slow
+    disk."""
     sharding: Literal["none", "fsdp2"] = setting("none")
     """Several processes only. none: each process holds the whole model, its gradients and the optimizer state. fsdp2:
     each holds only its part and the layer it works on while it learns, and the whole weights while it samples. Use

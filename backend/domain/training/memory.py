@@ -2,13 +2,20 @@
 
 import re
 from dataclasses import asdict, dataclass
+from math import ceil
 
 FLOAT_BYTES = 4
-ACTIVATIONS_A_WIDTH = 17
-ACTIVATIONS_A_HEAD = 2.5
-"""Numbers that a layer stores for the backward pass: 17 per token and unit of its width, 2.5 per pair of tokens and
-head. Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", equation 2,
-which counts bytes of 2-byte numbers."""
+ROUNDED_BYTES = 2
+TILE_TOKENS, TILE_WIDTH = 4096, 32_768
+"""TRL 1.16 computes logits in tiles of this size, only where a token is scored."""
+TILES_ON_A_CPU = 8
+"""A tile, its gradient, and what torch computes in between. On a GPU, one kernel needs one tile."""
+LIBRARIES_BYTES = 700 * 2**20
+"""Resident memory of a training process on a CPU whose model takes next to nothing: Python, torch, transformers, TRL
+and the database client."""
+UNRETURNED = 0.8
+"""Share of what a pass holds that stays in a process on a CPU when it is freed, because the next pass has other shapes
+and finds no room in the holes. As measured: processes had 1.2 to 2 times the memory that their passes held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,30 +23,51 @@ class ModelMeasures:
     parameters: int
     layers: int
     width: int
-    heads: int
     key_value_width: int
     """Width of the keys of a layer: less than `width` if heads share them."""
     vocabulary: int
+    token_bytes: float
+    """Bytes that all layers together store per token for the backward pass."""
+    rounded_bytes: float = 0.0
+    """Bytes of rounded weights that a pass in mixed precision stores, whatever the number of tokens."""
     weight_bytes: float = FLOAT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
+class EpisodeLengths:
+    """Lengths of episodes, in tokens."""
+
+    longest: int
+    prompt: int = 0
+    """Tokens before the first reply."""
+    scored: float | None = None
+    """Mean number of tokens whose logits are computed. None: all."""
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
+    """What one stage of a run needs memory for."""
+
     trained: int
     has_reference: bool
     """A second copy of the weights is the reference of the KL divergence."""
     rows: int
     """Episodes of a micro-batch."""
-    tokens: int
-    """Length of the longest episode."""
+    lengths: EpisodeLengths
     sampled_rows: int
     """Episodes that are sampled at the same time."""
+    sharing: int = 1
+    """Episodes of a micro-batch whose common prompt is computed once."""
     is_recomputed: bool = False
     """Gradient checkpointing: only the input of each layer is stored, and one layer at a time is recomputed."""
     samples_ahead: bool = False
     """A second process holds a copy of the weights to sample from."""
     shards: int = 1
     """Processes that divide weights, gradients and optimizer state. Each still holds the whole weights to sample."""
+    on_cpu: bool = False
+    """The process's resident memory counts, not the tensors on a GPU."""
+    copied_bytes: float = 0.0
+    """Bytes of each weight that sampling on a CPU copies, rounded or with a merged adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +79,14 @@ class MemoryEstimate:
     gradients: float
     optimiser: float
     activations: float
+    logits: float
     cache: float
     """Keys and values of the episodes that are being sampled."""
     sampler: float = 0.0
-    """Weights in the process that samples ahead."""
+    """Weights that are copied to sample from them, here or in the process that samples ahead."""
+    libraries: float = 0.0
+    unreturned: float = 0.0
+    """Freed memory that the process keeps."""
 
     @property
     def total(self) -> float:
@@ -62,20 +94,28 @@ class MemoryEstimate:
 
 
 def estimate_memory(model: ModelMeasures, load: Load) -> MemoryEstimate:
-    """Estimate the memory, without that of the framework."""
-    weights = model.parameters * model.weight_bytes
-    attention = ACTIVATIONS_A_HEAD * model.heads * load.tokens
-    a_layer = ACTIVATIONS_A_WIDTH * model.width + attention
-    layers = model.layers * model.width + a_layer if load.is_recomputed else model.layers * a_layer
-    a_token = layers + 3 * model.vocabulary  # the logits, their log probabilities, and their gradient
+    """Estimate the memory of a stage. On a GPU, without that of the framework."""
+    weights, lengths = model.parameters * model.weight_bytes, load.lengths
+    computed = load.rows * lengths.longest - (load.rows - ceil(load.rows / load.sharing)) * lengths.prompt
+    activations = computed * model.token_bytes + (model.rounded_bytes if computed else 0.0)
+    if load.is_recomputed:
+        stored = model.layers * model.width * FLOAT_BYTES
+        activations = computed * (stored + model.token_bytes / max(model.layers, 1))
+    scored = load.rows * (lengths.longest if lengths.scored is None else lengths.scored)
+    tile = min(scored, TILE_TOKENS) * min(model.vocabulary, TILE_WIDTH) * FLOAT_BYTES
+    logits = tile * (TILES_ON_A_CPU if load.on_cpu else 1)
+    a_token = model.layers * 2 * model.key_value_width * FLOAT_BYTES
     return MemoryEstimate(
         weights=weights if load.shards == 1 else weights + weights / load.shards,
         reference=weights / load.shards if load.has_reference else 0.0,
         gradients=load.trained * 4 / load.shards,
         optimiser=load.trained * 8 / load.shards,  # AdamW keeps two fp32 numbers for each trained weight
-        activations=load.rows * load.tokens * a_token * FLOAT_BYTES,
-        cache=float(load.sampled_rows * load.tokens * model.layers * 2 * model.key_value_width * FLOAT_BYTES),
-        sampler=weights if load.samples_ahead else 0.0,
+        activations=float(activations),
+        logits=float(logits),
+        cache=float(load.sampled_rows * lengths.longest * a_token),
+        sampler=model.parameters * load.copied_bytes + (weights if load.samples_ahead else 0.0),
+        libraries=LIBRARIES_BYTES if load.on_cpu else 0.0,
+        unreturned=UNRETURNED * (activations + logits) if load.on_cpu else 0.0,
     )
 
 
@@ -88,6 +128,9 @@ class Shape:
 
 SHAPES = {"tiny": Shape(64, 2, 4), "mini": Shape(64, 3, 4), "small": Shape(128, 4, 4), "medium": Shape(256, 5, 8)}
 MAX_PARAMETERS = 5_000_000
+WIDTHS_A_TOKEN = {"gpt2": 28.0, "llama": 21.0}
+"""Numbers that a layer of a model from scratch stores per token and unit of its width, as measured. Attention itself
+stores nothing per pair of tokens, because PyTorch's fused kernels recompute it."""
 _BILLIONS = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([bm])(?![a-z0-9])", re.IGNORECASE)
 
 

@@ -170,7 +170,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             suits="A pretrained model that sometimes succeeds, according to the pre-flight. Set model.base to use"
             " another model.",
             takes="Needs a GPU with 16 GB: on a CPU, a step of half a billion weights takes minutes. The estimate for"
-            " conversations of 1,024 tokens is 9 GB, without the framework. The worker downloads about 1 GB once.",
+            " conversations of 1,024 tokens is 3 GB, without the framework. The worker downloads about 1 GB once.",
             seen="Not tested with this model on a GPU. The settings were tested together on a tiny model; results are"
             " unknown.",
             configuration=TrainingConfiguration(
@@ -194,7 +194,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             " Without Regret” (huggingface.co/docs/trl/lora_without_regret).",
             suits="Tasks that smaller models hardly ever solve. Set model.base to use another model, and"
             " adapter.kind=lora on a GPU with 40 GB or more.",
-            takes="Needs one GPU with 24 GB and bitsandbytes. The estimate for conversations of 1,024 tokens is 11 GB,"
+            takes="Needs one GPU with 24 GB and bitsandbytes. The estimate for conversations of 1,024 tokens is 18 GB,"
             " without the framework. The worker downloads about 15 GB once.",
             seen="Not tested: no GPU was available. Memory is an estimate and results are unknown.",
             configuration=TrainingConfiguration(

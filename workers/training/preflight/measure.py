@@ -11,11 +11,13 @@ from itertools import cycle, islice, pairwise
 from pathlib import Path
 
 import torch
+from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trl.trainer.utils import add_fused_lm_head
 
 from backend.domain.results.pass_at_k import SuccessRule
 from backend.domain.rollouts.rollout import Rollout
-from backend.domain.training.memory import ModelMeasures
+from backend.domain.training.memory import EpisodeLengths, ModelMeasures
 from backend.domain.training.preflight.measured import NOTHING, Range, Speed, TaskSuccess
 from backend.domain.vocabulary import Phase
 from workers.models.chat import ChatTokens
@@ -36,6 +38,7 @@ MAX_SECONDS = 180.0  # then the episodes so far must suffice
 _EPSILON = 1e-6
 IGNORED = -100
 PASSES = 2  # the first one warms up and is not timed if there are several
+MEASURED_ROWS, MEASURED_TOKENS = (1, 3), 256  # of the passes that show what a token stores
 SLOW_SECONDS = 20.0  # a longer pass is not repeated
 SFT_STEPS = 6
 GRPO_STEPS = 3  # the first of each warms up and is not counted
@@ -64,6 +67,16 @@ class PlayedEpisodes:
     @property
     def completed(self) -> list[Rollout]:
         return [rollout for rollout in self.rollouts if rollout.is_completed]
+
+    @property
+    def lengths(self) -> EpisodeLengths:
+        """The longest episode, with the mean numbers of tokens before and from the first reply."""
+        if not self.examples:
+            return EpisodeLengths(0)
+        count = len(self.examples)
+        prompt = sum(len(example.prompt) for example in self.examples) // count
+        scored = sum(len(example.completion) for example in self.examples) / count
+        return EpisodeLengths(max(len(example.tokens) for example in self.examples), prompt, scored)
 
     @property
     def sampled_tokens(self) -> float:
@@ -151,7 +164,7 @@ class OutOfGpuMemory(RuntimeError):
 def measure_pass(initial: InitialPolicy, examples: Sequence[TrainingExample], rows: int) -> PassCost:
     """Time a forward and backward pass over the first `rows` examples, repeated if there are fewer. Keeps the weights.
 
-    Raises OutOfGpuMemory.
+    As in training, logits are computed only for learned tokens. Raises OutOfGpuMemory.
     """
     model, hardware = initial.model, initial.hardware
     device = next(model.parameters()).device
@@ -168,6 +181,7 @@ def measure_pass(initial: InitialPolicy, examples: Sequence[TrainingExample], ro
     }
     if hardware.checkpoints_gradients:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    _compute_learned_logits(model)
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -178,7 +192,7 @@ def measure_pass(initial: InitialPolicy, examples: Sequence[TrainingExample], ro
         with torch.autocast(device.type, torch.bfloat16, enabled=hardware.is_bf16):
             for _ in range(PASSES):
                 began = time.monotonic()
-                model(**batch, use_cache=False).loss.backward()
+                model(**batch, use_cache=False, fused_lm_head=True).log_probs.mean().backward()
                 if on_gpu:
                     torch.cuda.synchronize()
                 seconds = time.monotonic() - began
@@ -192,8 +206,18 @@ def measure_pass(initial: InitialPolicy, examples: Sequence[TrainingExample], ro
     return PassCost(rows, seconds, torch.cuda.max_memory_allocated() if on_gpu else 0)
 
 
-def measures_of(model: PreTrainedModel) -> ModelMeasures:
-    """The sizes of a loaded model that the memory estimate needs."""
+def _compute_learned_logits(model: PreTrainedModel) -> None:
+    """Let the model compute logits as TRL's trainers do, if it is called with `fused_lm_head=True`."""
+    add_fused_lm_head(model.get_base_model() if isinstance(model, PeftModel) else model)
+
+
+def measures_of(initial: InitialPolicy, longest: int) -> ModelMeasures:
+    """The sizes of a loaded model that the memory estimate needs, for episodes of up to `longest` tokens.
+
+    What a token stores for the backward pass depends on architecture, adapter and precision, so it is measured with two
+    forward passes of different size.
+    """
+    model = initial.model
     configuration = model.config.get_text_config()
     parameters = list(model.parameters())
     count = sum(parameter.numel() for parameter in parameters)
@@ -201,15 +225,48 @@ def measures_of(model: PreTrainedModel) -> ModelMeasures:
     heads, width = int(configuration.num_attention_heads), int(configuration.hidden_size)
     key_value_heads = int(getattr(configuration, "num_key_value_heads", None) or heads)
     head_width = int(getattr(configuration, "head_dim", None) or width // heads)
+    tokens = min(longest, MEASURED_TOKENS)
+    few, many = (_stored_bytes(initial, rows, tokens) for rows in MEASURED_ROWS)
+    token_bytes = (many - few) / ((MEASURED_ROWS[1] - MEASURED_ROWS[0]) * tokens)
     return ModelMeasures(
         parameters=count,
         layers=int(configuration.num_hidden_layers),
         width=width,
-        heads=heads,
         key_value_width=key_value_heads * head_width,
         vocabulary=int(configuration.vocab_size),
+        token_bytes=token_bytes,
+        rounded_bytes=max(0.0, few - token_bytes * MEASURED_ROWS[0] * tokens),
         weight_bytes=size / count,
     )
+
+
+def _stored_bytes(initial: InitialPolicy, rows: int, tokens: int) -> int:
+    """Return the size of what the layers store for the backward pass, without the weights themselves."""
+    model = initial.model
+    _compute_learned_logits(model)
+    device = next(model.parameters()).device
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    stored: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            stored[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    ids = torch.zeros((rows, tokens), dtype=torch.long, device=device)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.full_like(ids, IGNORED)}
+    was_training = model.training
+    model.train()
+    try:
+        with (
+            torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+            torch.autocast(device.type, torch.bfloat16, enabled=initial.hardware.is_bf16),
+        ):
+            model(**batch, use_cache=False, fused_lm_head=True)
+    finally:
+        model.train(was_training)
+    return sum(stored.values())
 
 
 def measure_speed(

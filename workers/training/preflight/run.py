@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -22,7 +23,6 @@ from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest
 from backend.domain.text import plain_text
 from backend.domain.training.configuration import Recipe, TrainingConfiguration
-from backend.domain.training.memory import estimate_memory
 from backend.domain.training.preflight.findings import PreflightFinding, of_environment, ok, problem, warning
 from backend.domain.training.preflight.measured import (
     SCRIPTED,
@@ -32,7 +32,7 @@ from backend.domain.training.preflight.measured import (
     success_finding,
     time_finding,
 )
-from backend.domain.training.preflight.static import in_mb, load_of, memory_finding
+from backend.domain.training.preflight.static import estimate_run, in_mb, loads_of, memory_finding
 from backend.domain.vocabulary import PreflightStatus, StopReason
 from backend.settings import get_settings
 from backend.training.tables import Preflight
@@ -59,6 +59,7 @@ from workers.training.preflight.measure import (
 )
 from workers.training.run import starting_weights
 from workers.training.sampler import INFRASTRUCTURE_ERRORS
+from workers.training.shared_prompts import can_share_prompts
 from workers.training.teacher import load_teacher
 
 TASKS = 32
@@ -155,21 +156,30 @@ def inspect_training(context: TrainingContext, add: AddFinding) -> None:
         return
     context.recorder.progress(phase="measuring a step", done=0, total=1)
     configuration = context.configuration
-    longest = max(len(example.tokens) for example in conversations.examples)
-    trained = sum(parameter.numel() for parameter in initial.model.parameters() if parameter.requires_grad)
-    load = load_of(configuration, tokens=longest, trained=trained)
-    estimate = estimate_memory(measures_of(initial.model), load)
+    lengths = conversations.lengths
+    longest = max(lengths.longest, played.lengths.longest)  # later, too, an episode may be as long as the first ones
+    loads = loads_of(
+        configuration,
+        lengths,
+        sampled=replace(lengths, longest=longest),
+        trained=sum(parameter.numel() for parameter in initial.model.parameters() if parameter.requires_grad),
+        shares_prompts=configuration.hardware.processes == 1 and can_share_prompts(initial.model),
+        on_cpu=initial.model.device.type == "cpu",
+        is_bf16=initial.hardware.is_bf16,
+    )
+    estimate = estimate_run(measures_of(initial, longest), loads)
+    rows = max(load.rows for load in loads)
     try:
-        cost = measure_pass(initial, conversations.examples, load.rows)
+        cost = measure_pass(initial, conversations.examples, rows)
     except OutOfGpuMemory:
         advice = "Compute the gradient in more parts: raise grpo.micro_batches."
-        add(problem("memory", f"A part of {load.rows} episodes does not fit into the GPU's memory.", advice))
+        add(problem("memory", f"A part of {rows} episodes does not fit into the GPU's memory.", advice))
         return
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if torch.cuda.is_available():  # the model is in the GPU's memory
         memory_bytes = torch.cuda.get_device_properties(0).total_memory
     memory = memory_finding(
-        estimate, memory_bytes // 2**20, episodes=f"of {longest:,} tokens, the longest that were played,"
+        estimate, memory_bytes // 2**20, episodes=f"of {longest:,} tokens, the longest that were played"
     )
     if cost.peak_bytes:
         peak = f" One pass over {cost.rows} episodes used up to {in_mb(cost.peak_bytes)}."

@@ -1,7 +1,7 @@
 """Pre-flight checks that need no worker: certificate, workers, batch, tasks, context, learning rates, memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 
 from backend.domain.environments.manifest import Manifest
@@ -10,7 +10,10 @@ from backend.domain.training.adapter import AdapterKind
 from backend.domain.training.configuration import Recipe, TrainingConfiguration, batch_in_words
 from backend.domain.training.memory import (
     FLOAT_BYTES,
+    ROUNDED_BYTES,
     SHAPES,
+    WIDTHS_A_TOKEN,
+    EpisodeLengths,
     Load,
     MemoryEstimate,
     ModelMeasures,
@@ -257,8 +260,11 @@ def memory_at_once(plan: Plan) -> PreflightFinding | None:
     if model.source == "scratch":
         shape = SHAPES[model.size]
         count = parameters_from_scratch(model.architecture, shape, vocabulary=model.vocabulary, context=model.context)
-        measures = ModelMeasures(count, shape.layers, shape.width, shape.heads, shape.width, model.vocabulary)
-        estimate = estimate_memory(measures, load_of(configuration, tokens=model.context, trained=count))
+        token_bytes = WIDTHS_A_TOKEN[model.architecture] * shape.width * shape.layers * FLOAT_BYTES
+        measures = ModelMeasures(count, shape.layers, shape.width, shape.width, model.vocabulary, token_bytes)
+        on_cpu = bool(machines) and not _most_gpus(configuration, plan.able)
+        lengths = EpisodeLengths(model.context)
+        estimate = estimate_run(measures, loads_of(configuration, lengths, trained=count, on_cpu=on_cpu))
         episodes = f"that fill the context of {model.context:,} tokens"
         return memory_finding(estimate, memory_mb, episodes=episodes)
     if model.source == "checkpoint":
@@ -269,39 +275,58 @@ def memory_at_once(plan: Plan) -> PreflightFinding | None:
         return None
     trained = known if configuration.adapter.kind is AdapterKind.FULL else 0
     # a lower bound: without activations and cache
-    measures = ModelMeasures(known, 0, 0, 0, 0, 0, BYTES_OF_BASE[configuration.adapter.kind])
-    estimate = estimate_memory(measures, load_of(configuration, tokens=0, trained=trained))
+    measures = ModelMeasures(known, 0, 0, 0, 0, 0.0, weight_bytes=BYTES_OF_BASE[configuration.adapter.kind])
+    estimate = estimate_run(measures, loads_of(configuration, EpisodeLengths(0), trained=trained))
     return memory_finding(estimate, memory_mb, is_least=True)
 
 
-def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int) -> Load:
-    """The load of this configuration. `trained`: number of trained weights."""
-    grpo, has_grpo = configuration.grpo, configuration.recipe.has_grpo
-    return Load(
+def estimate_run(model: ModelMeasures, loads: Iterable[Load]) -> MemoryEstimate:
+    """The estimate of the stage that needs the most memory."""
+    return max((estimate_memory(model, load) for load in loads), key=attrgetter("total"))
+
+
+def loads_of(
+    configuration: TrainingConfiguration,
+    lengths: EpisodeLengths,
+    *,
+    trained: int,
+    sampled: EpisodeLengths | None = None,
+    shares_prompts: bool = False,
+    on_cpu: bool = False,
+    is_bf16: bool = False,
+) -> list[Load]:
+    """The loads of a run's stages. `lengths`: of the episodes to imitate. `sampled`: of those to play. Default: equal.
+
+    `trained`: number of trained weights. `shares_prompts`: GRPO computes the prompt of a group once.
+    """
+    grpo, recipe, hardware = configuration.grpo, configuration.recipe, configuration.hardware
+    sampled = sampled or lengths
+    played = grpo.episodes_per_step if recipe.has_grpo else configuration.heldout.tasks
+    copies_weights = on_cpu and (is_bf16 or configuration.adapter.kind is not AdapterKind.FULL)
+    shared = Load(
         trained=trained,
         # with an adapter, the base is the reference
         has_reference=_has_second_model(configuration),
-        rows=_most_rows(configuration),
-        tokens=tokens,
-        sampled_rows=min(
-            configuration.concurrency, grpo.episodes_per_step if has_grpo else configuration.heldout.tasks
-        ),
-        is_recomputed=configuration.hardware.gradient_checkpointing,
+        rows=1,
+        lengths=lengths,
+        sampled_rows=min(configuration.concurrency, played),
+        is_recomputed=hardware.gradient_checkpointing,
         samples_ahead=configuration.samples_ahead,
-        shards=configuration.hardware.processes if configuration.hardware.sharding != "none" else 1,
+        shards=hardware.processes if hardware.sharding != "none" else 1,
+        on_cpu=on_cpu,
+        copied_bytes=(ROUNDED_BYTES if is_bf16 else FLOAT_BYTES) if copies_weights else 0.0,
     )
-
-
-def _most_rows(configuration: TrainingConfiguration) -> int:
-    """Episodes that a process learns from at the same time, in the stage with the most."""
-    processes, rows = configuration.hardware.processes, [1]
-    if configuration.recipe.has_grpo:
-        rows.append(configuration.grpo.episodes_per_step // (configuration.grpo.micro_batches * processes))
+    loads = []
+    if recipe.has_grpo:
+        rows = grpo.episodes_per_step // (grpo.micro_batches * hardware.processes)
+        sharing = min(grpo.group_size, rows) if shares_prompts else 1
+        loads.append(replace(shared, rows=max(rows, 1), lengths=sampled, sharing=sharing))
     if configuration.imitates:
-        rows.append(configuration.imitation.batch // processes)
-    if configuration.recipe is Recipe.DPO:
-        rows.append(2 * configuration.preferences.batch // configuration.preferences.micro_batches)
-    return max(rows)
+        loads.append(replace(shared, rows=max(configuration.imitation.batch // hardware.processes, 1)))
+    if recipe is Recipe.DPO:
+        rows = 2 * configuration.preferences.batch // configuration.preferences.micro_batches
+        loads.append(replace(shared, rows=max(rows, 1)))
+    return loads or [shared]
 
 
 def _has_second_model(configuration: TrainingConfiguration) -> bool:
