@@ -1,7 +1,8 @@
 """Serve a small package in an environment made here and print the result: a program for `test_rings.py`.
 
-Reads JSON from standard input: `files` of the environment's site-packages by path, `home_files` next to it, whether it
-`stands_alone`, and `resources`. Prints `log` (of the interpreter and of the server), `error` and `places`.
+Reads JSON from standard input: the `package`, `files` of the environment's site-packages by path, `home_files` next to
+it, whether it `stands_alone`, and `resources`. Prints `log` (of the interpreter and of the server), `error` and
+`places`. Does not import pytest, to start sooner.
 """
 
 import asyncio
@@ -17,7 +18,6 @@ from backend.domain.environments.packages import content_hash, pack
 from backend.domain.errors import SandboxError
 from backend.settings import get_settings
 from proctor_sandbox.memory import descendants
-from tests.envhost_fixture import package_files
 from workers.commands import resident_bytes, used_bytes
 from workers.environments.packages import PackageStore
 from workers.environments.servers import start_server
@@ -36,8 +36,7 @@ async def _serve(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         (home / path).chmod(0o755)
     own.mkdir(parents=True, exist_ok=True)
     seen = [own] if request.get("stands_alone") else [own, runtime]
-    files = package_files(before_app=request.get("before_app", ""))
-    package = PackageStore(folder / "packages").put(content_hash(files), pack(files))
+    package = PackageStore(folder / "packages").put(content_hash(request["package"]), pack(request["package"]))
     zygote = Zygote(runtime_python, seen, is_jailed=True, new_root=folder / "root", uid=61_234)
     result: dict[str, Any] = {"error": "", "log": ""}
     server = None

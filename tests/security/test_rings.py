@@ -18,6 +18,7 @@ import pytest
 
 from backend.domain.errors import SandboxError
 from backend.settings import PROJECT_ROOT, get_settings
+from tests.envhost_fixture import package_files
 from tests.environments.host.test_other_hosts import _become_ordinary_user
 from workers.environments.zygotes import Zygote, site_packages_of
 
@@ -51,9 +52,10 @@ def serve(request: pytest.FixtureRequest) -> Serve:
     def run(start: str = "", **given: Any) -> dict[str, Any]:
         """`start` runs by a `.pth` file, and may `tell(fact=…)`."""
         files = {"first.pth": "import at_start\n", "at_start.py": _TELL + start, **given.pop("files", {})}
+        package = package_files(before_app=given.pop("before_app", ""))
         ended = subprocess.run(
-            [sys.executable, "-m", "tests.security.run_environment"],
-            input=json.dumps({"files": files, **given}),
+            [sys.executable, "-P", str(PROJECT_ROOT / "tests/security/run_environment.py")],
+            input=json.dumps({"files": files, "package": package, **given}),
             cwd=PROJECT_ROOT,
             env=os.environ | {"PYTHONPATH": str(PROJECT_ROOT)},  # noqa: TID251
             capture_output=True,
