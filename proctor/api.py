@@ -3744,6 +3744,16 @@ class RunsOperations(Namespace):
             project=project,
         )
 
+    def tag(
+        self, *, runs: Sequence[UUID | str], add: Sequence[str] | None = None, remove: Sequence[str] | None = None
+    ) -> Sequence[RunResponse]:
+        """Add tags to several runs, or remove them.
+
+        - `runs`: Ids of runs.
+        - `add`: Tags to add.
+        - `remove`: Tags to remove."""
+        return self._change("RunResponse", "POST", "/runs/tags", runs=runs, add=add, remove=remove)
+
     def delete(self, run: str | UUID) -> None:
         """Delete an imported run with all its rollouts. Runs that were played here are kept.
 

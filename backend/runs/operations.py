@@ -17,6 +17,7 @@ from backend.runs.schemas import (
     RunDetailResponse,
     RunFilter,
     RunResponse,
+    TagRuns,
     UpdateRun,
 )
 from backend.runs.tables import Run
@@ -68,6 +69,13 @@ def update_run(session: Session, actor: Actor, run: Run, request: UpdateRun) -> 
     """Rename a run, tag it or write a note about it."""
     service.update_run(session, run, request)
     return RunDetailResponse.of(run)
+
+
+@operation("POST /runs/tags", role=Role.AUTHOR, in_project=True, command="run tag", tool=True)
+def tag_runs(session: Session, actor: Actor, request: TagRuns) -> Page[RunResponse]:
+    """Add tags to several runs, or remove them."""
+    service.tag_runs(session, queries.runs_by_id(session, request.runs), request.add, request.remove)
+    return Page(items=[RunResponse.of(queries.get_run(session, run_id)) for run_id in request.runs])
 
 
 @operation(

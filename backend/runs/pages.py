@@ -8,9 +8,9 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from html import escape
 from typing import Annotated
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import func, select
@@ -22,6 +22,10 @@ from backend.domain.results.pass_at_k import REWARD
 from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.tables import Environment
+from backend.errors import InvalidInput
+from backend.projects.queries import get_project
+from backend.projects.schemas import MoveItems
+from backend.projects.service import move_items
 from backend.results.groups import task_ends
 from backend.results.matches import match_result
 from backend.results.run_figures import FiguresRequest, run_figures
@@ -31,13 +35,15 @@ from backend.runs import queries
 from backend.runs.charts import Chart, Window, charts_of, columnar_points, latest_steps
 from backend.runs.curves import CurvesRequest, curve_rows
 from backend.runs.header import RunHeader, head_blocks, run_header
-from backend.runs.schemas import RunFilter
+from backend.runs.schemas import BulkRuns, RunFilter
+from backend.runs.service import request_stop, tag_runs
 from backend.studies.patterns import known_onsets, pattern_name
 from backend.training.league import league_of
 from backend.training.tables import Intervention
 from backend.web.csv_files import csv_lines
-from backend.web.dependencies import SessionDep, Viewer
-from backend.web.page import page, render_block
+from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
+from backend.web.form_data import read_form
+from backend.web.page import page, render_block, see_other
 from backend.web.shared import Shared
 from backend.web.streams import AGAIN, END, live, live_page
 
@@ -77,11 +83,45 @@ _overviews: Shared[dict[str, object]] = Shared()
 
 
 @live_page(router, "/runs", "runs/list.html", "run_table", topics=[RUNS], swapped="run_table")
-def list_runs(session: SessionDep, actor: Viewer, wanted: Annotated[RunFilter, Query()]) -> dict[str, object]:
+def list_runs(
+    session: SessionDep,
+    actor: Viewer,
+    wanted: Annotated[RunFilter, Query()],
+    selected: Annotated[list[uuid.UUID], Query(max_length=500)] = [],  # noqa: B006
+) -> dict[str, object]:
     found = queries.runs(session, wanted, actor.project_id)
     names = session.scalars(select(Environment.name).order_by(Environment.name)).all()
     choices = {"environments": names, "kinds": tuple(RunKind), "statuses": tuple(RunStatus)}
-    return {"runs": found.items, "next": found.next, "wanted": wanted, **choices}
+    return {"runs": found.items, "next": found.next, "wanted": wanted, "selected": set(selected), **choices}
+
+
+@router.post("/runs/bulk")
+def change_selected_runs(
+    session: SessionDep, actor: ElsewhereAuthor, form: Annotated[BulkRuns, Depends(read_form(BulkRuns))]
+) -> Response:
+    """Change the selected runs and show the same list with the same selection."""
+    if not form.run:
+        raise InvalidInput("Select at least one run.")
+    if form.action == "compare":
+        return see_other("/compare?" + urlencode([("run", run_id) for run_id in form.run]))
+    runs = queries.runs_by_id(session, form.run)
+    if form.action == "move":
+        project = get_project(session, form.project)
+        request = MoveItems(runs=[str(run.id) for run in runs])
+        notice = f"Moved to {move_items(session, actor.within(project.id), project, request).project}."
+    elif form.action == "stop":
+        active = [run for run in runs if not run.status.is_over]
+        for run in active:
+            request_stop(session, actor.within(run.project_id), run)
+        notice = f"Stopping {len(active)} of {len(runs)} runs; the others have ended."
+    else:
+        if not form.tag:
+            raise InvalidInput(fields={"tag": "Write a tag, or several separated by commas."})
+        is_added = form.action == "tag"
+        tag_runs(session, runs, form.tag if is_added else [], [] if is_added else form.tag)
+        notice = f"{'Added' if is_added else 'Removed'} {', '.join(form.tag)}: {len(runs)} run{'s' * (len(runs) > 1)}."
+    kept = [(name, value) for name, value in parse_qsl(form.query) if name != "selected"]
+    return see_other("/runs?" + urlencode([*kept, *(("selected", run.id) for run in runs)]), notice)
 
 
 @router.get("/runs/{run_id}", response_class=HTMLResponse)

@@ -64,6 +64,14 @@ def get_run(session: Session, run_id: uuid.UUID) -> Run:
     return run
 
 
+def runs_by_id(session: Session, ids: Sequence[uuid.UUID]) -> Sequence[Run]:
+    """Locked, in the order of their ids. Raises NotFound if any does not exist."""
+    found = session.scalars(select(Run).where(Run.id.in_(ids)).order_by(Run.id).with_for_update()).all()
+    if missing := set(ids) - {run.id for run in found}:
+        raise NotFound(f"{len(missing)} of the runs no longer exist, for example {min(missing)}. Nothing was changed.")
+    return found
+
+
 def run_counts(session: Session, policy_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:
     statement = select(Run.policy_id, func.count(Run.id)).where(Run.policy_id.in_(policy_ids)).group_by(Run.policy_id)
     return {policy_id: count for policy_id, count in session.execute(statement) if policy_id}

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlencode
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from backend.domain.described import Described
 from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, subject_of
@@ -66,6 +66,29 @@ class UpdateRun(Request):
     """Text about the run. Empty: none."""
     tags: Annotated[Tags, Cli(option="--tag")] | None = None
     """All tags of the run, at most 20 with 64 characters each. They replace the ones before."""
+
+
+class TagRuns(Request):
+    """Tags to add to several runs, or to remove from them."""
+
+    runs: Annotated[list[uuid.UUID], Cli(option="--run")] = Field(min_length=1, max_length=500)
+    """Ids of runs."""
+    add: Tags = Field(default=[])
+    """Tags to add."""
+    remove: Tags = Field(default=[])
+    """Tags to remove."""
+
+
+class BulkRuns(BaseModel):
+    """The form beneath the list of runs: what to do with the selected ones."""
+
+    run: list[uuid.UUID] = Field(default=[], max_length=500)
+    action: Literal["tag", "untag", "move", "stop", "compare"]
+    tag: Tags = Field(default=[])
+    project: str = ""
+    """Id of the project to move to."""
+    query: str = Field(default="", max_length=2000)
+    """Query of the list."""
 
 
 class _Filter(FilterForm, Described):

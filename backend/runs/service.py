@@ -1,6 +1,6 @@
 """The lifecycle of a run: begin, finish, stop, resume. Pages, the JSON API and the workers' jobs use it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import select
@@ -13,6 +13,7 @@ from backend.core.tables import Job
 from backend.detectors.scans import scan_finished_run
 from backend.domain.notifications.notices import NoticeKind
 from backend.domain.runs.plans import EvaluationPlan
+from backend.domain.runs.tags import MAX_TAGS
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed
@@ -41,6 +42,19 @@ def update_run(session: Session, run: Run, request: UpdateRun) -> None:
     for name, value in request.model_dump(exclude_none=True).items():
         setattr(run, name, value)
     _announce(session, run)
+
+
+def tag_runs(session: Session, runs: Sequence[Run], add: Sequence[str], remove: Sequence[str]) -> None:
+    """Add tags to runs or remove them. Nothing changes if one of the runs would have too many."""
+    for run in runs:
+        tags = [tag for tag in dict.fromkeys([*run.tags, *add]) if tag not in remove]
+        if len(tags) > MAX_TAGS:
+            raise Conflict(
+                f"{run.name} would have {len(tags)} tags; at most {MAX_TAGS} are possible. Nothing was changed."
+            )
+        run.tags = tags
+    session.flush()
+    announce(session, RUNS)
 
 
 def begin_run(session: Session, run: Run) -> bool:
