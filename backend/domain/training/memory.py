@@ -14,8 +14,8 @@ LIBRARIES_BYTES = 700 * 2**20
 """Resident memory of a training process on a CPU whose model takes next to nothing: Python, torch, transformers, TRL
 and the database client."""
 UNRETURNED = 0.8
-"""Share of the memory of a pass that stays in a process on a CPU when it is freed, because the next pass has other shapes
-and finds no room in the holes. As measured: processes had 1.2 to 2 times the memory that their passes held."""
+"""Share of a pass's memory that stays in a process on a CPU when it is freed, because the next pass has other shapes
+and does not fit into the holes. Measured: processes had 1.2 to 2 times the memory that their passes used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,15 +207,15 @@ def measure_pass(initial: InitialPolicy, examples: Sequence[TrainingExample], ro
 
 
 def _compute_learned_logits(model: PreTrainedModel) -> None:
-    """Let the model compute logits as TRL's trainers do, in calls with `fused_lm_head=True`."""
+    """Let the model compute logits as TRL's trainers do, with `fused_lm_head=True`."""
     add_fused_lm_head(model.get_base_model() if isinstance(model, PeftModel) else model)
 
 
 def measures_of(initial: InitialPolicy, longest: int) -> ModelMeasures:
     """The sizes of a loaded model that the memory estimate needs, for episodes of up to `longest` tokens.
 
-    The memory of a token for the backward pass depends on architecture, adapter and precision, so it is measured with two
-    forward passes of different size.
+    The bytes that a token stores for the backward pass depend on architecture, adapter and precision, so they are
+    measured with two forward passes of different size.
     """
     model = initial.model
     configuration = model.config.get_text_config()
@@ -241,7 +241,7 @@ def measures_of(initial: InitialPolicy, longest: int) -> ModelMeasures:
 
 
 def _stored_bytes(initial: InitialPolicy, rows: int, tokens: int) -> int:
-    """Return the bytes that the layers store for the backward pass, without the weights themselves."""
+    """Return the number of bytes that the layers store for the backward pass, without the weights themselves."""
     model = initial.model
     _compute_learned_logits(model)
     device = next(model.parameters()).device
