@@ -58,7 +58,7 @@ class EvaluationRequest(EvaluationScope):
 
 
 class UpdateRun(Request):
-    """Changes to a run's name, note or tags."""
+    """Changes of a run's name, tags and note."""
 
     name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)] | None = None
     """New name."""

@@ -38,7 +38,7 @@ class RunIsNotOver(Conflict):
 
 
 def update_run(session: Session, run: Run, request: UpdateRun) -> None:
-    """Change a run's name, note or tags. Finished runs may be changed too."""
+    """Change a run's name, note or tags, also after it has ended."""
     for name, value in request.model_dump(exclude_none=True).items():
         setattr(run, name, value)
     _announce(session, run)
