@@ -202,11 +202,13 @@ def _explained_by_success(
         return np.full(len(values), values.mean())
     passes = np.array([row.meets(context.success) for row in rows])
     sums, counts = np.bincount(passes, values, 2), np.bincount(passes, minlength=2)
-    return (sums / np.maximum(counts, 1))[passes.astype(int)]
+    means: Floats = sums / np.maximum(counts, 1)
+    explained: Floats = means[passes.astype(int)]
+    return explained
 
 
 def _explained(left: "Floats", predicted: "Floats", places: "NDArray[np.intp]") -> "Floats":
     """Return by how much a prediction lowers the sum of squares, by task."""
     import numpy as np
 
-    return np.bincount(places, left**2 - (left - predicted) ** 2)
+    return np.bincount(places, left**2 - (left - predicted) ** 2).astype(np.float64)
