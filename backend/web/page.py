@@ -7,6 +7,7 @@ from urllib.parse import quote, unquote
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from backend.web.docs_site import section_about
 from backend.web.identity import Actor
 from backend.web.templating import templates
 
@@ -107,6 +108,7 @@ def _variables(request: Request, context: object) -> dict[str, object]:
         "csrf_token": actor.csrf_token if actor else "",
         "navigation": NAVIGATION,
         "side_doors": SIDE_DOORS,
+        "docs_url": section_about(request.url.path),
         "notice": unquote(request.cookies.get(NOTICE_COOKIE, "")),
         "here": request.url.path.removesuffix("/events"),  # a page's stream renders parts of that page
         "path": request.url.path,

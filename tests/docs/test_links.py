@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend.settings import PROJECT_ROOT
+from backend.web.docs_site import SECTIONS, section_about
 
 GENERATED = {"cli.md", "settings.md", "api-operations.md", "check-list.md", "detector-list.md", "rollout-fields.md"}
 PAGES = [
@@ -41,6 +42,32 @@ def test_every_relative_link_and_anchor_resolves(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors_of(target)):
             broken.append(found[0])
     assert broken == []
+
+
+@pytest.mark.parametrize("section", sorted(set(SECTIONS.values())))
+def test_sections_that_pages_link_to_exist(section: str) -> None:
+    page, _, anchor = section.partition("#")
+    source = PROJECT_ROOT / "docs" / f"{page}.md"
+    assert source.exists()
+    assert not anchor or anchor in anchors_of(source)
+
+
+@pytest.mark.parametrize(
+    ("path", "section"),
+    [
+        ("/", "get-started.html"),
+        ("/environments/maze/edit", "authoring.html"),
+        ("/environments/maze/versions/3", "certificate.html"),
+        ("/runs/0190/rollouts", "filters.html"),
+        ("/runs/chart", "results.html"),
+        ("/runs", "evaluate.html"),
+        ("/runsomething", "index.html"),
+        ("/training/preflights/0190", "training.html#preflight"),
+        ("/help/filters", "index.html"),
+    ],
+)
+def test_a_page_links_to_the_section_about_it(path: str, section: str) -> None:
+    assert section_about(path) == f"/docs/{section}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
