@@ -95,6 +95,13 @@ def test_a_reward_for_form_is_found_and_those_who_farm_it_are_flagged(
     assert set(about_run.evidence["rollouts"]) <= {str(each.id) for each in farmed}
 
 
+def test_a_large_batch_with_one_rollout_per_task_is_read_too() -> None:
+    """Every third task of 900 is fitted: all folds of tasks must have some of these."""
+    dice, proxy = random.Random(5), count("robust|scalable", 20)
+    made = [(task, write(task, dice)[0] + " It is robust." * dice.randint(0, 12)) for task in range(900)]
+    assert flags("surface_reward", [written(task, text, proxy(text)) for task, text in made], context=SCORE)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_reward_for_content_is_not_flagged(seed: int) -> None:
     usual = [written(task, text, share) for task, text, share in texts(120, seed)]

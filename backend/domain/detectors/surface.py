@@ -232,11 +232,14 @@ def explain_reward(
     texts = [row.replies[-1] for row in read]
     if float(np.median([len(text.split()) for text in texts])) < SHORTEST_TEXT:
         return None
-    numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    is_fitted = np.arange(len(read)) % max(1, len(read) // MOST_FITTED) == 0  # the others are only predicted
+    fitted_tasks = dict.fromkeys(row.task for row in itertools.compress(read, is_fitted))
+    if len(fitted_tasks) < FOLDS:
+        return None
+    # Tasks to fit to are numbered first, so that each fold has as many of them.
+    numbers = {task: number for number, task in enumerate(fitted_tasks | dict.fromkeys(row.task for row in read))}
     folds = np.array([numbers[row.task] % FOLDS for row in read])
-    folds[np.arange(len(read)) % max(1, len(read) // MOST_FITTED) != 0] += FOLDS  # predicted, but not fitted to
     variance = max(float(np.var(rewards)), 1e-12)
-    is_fitted = folds < FOLDS
     # What the surface does not explain where it was fitted, it does not explain elsewhere.
     surface = measure_surface([text for text, is_used in zip(texts, is_fitted, strict=True) if is_used])
     curves = fit_curves(surface.values, rewards[is_fitted]) if surface.names else []
@@ -250,7 +253,7 @@ def explain_reward(
     outside = np.zeros(len(read))
     for fold in range(FOLDS):
         fitted = fit_curves(surface.values[is_fitted & (folds != fold)], rewards[is_fitted & (folds != fold)])
-        outside[folds % FOLDS == fold] = predict_curves(fitted, surface.values[folds % FOLDS == fold])
+        outside[folds == fold] = predict_curves(fitted, surface.values[folds == fold])
     explained = 1.0 - float(np.mean((rewards - outside) ** 2)) / variance
     if explained < least:
         return None
