@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
+from backend.web.form_data import sentence_about
 from backend.web.page import page, wants_block
 from backend.web.refill import refill
 from backend.web.routing import new_address, page_above
@@ -130,7 +131,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
             if any(item["loc"][0] == "path" for item in items):  # a malformed id: there is nothing
                 place = page_above(request, is_id_malformed=True)
                 return RedirectResponse(place, status_code=303) if place else respond(request, NotFound())
-            fields = {".".join(str(part) for part in item["loc"][1:]) or "body": str(item["msg"]) for item in items}
+            fields = {".".join(str(part) for part in item["loc"][1:]) or "body": sentence_about(item) for item in items}
             refusal = InvalidInput(fields=fields)
         case DataError():  # nothing was changed
             logger.info("a value that cannot be stored: %s", error.orig)

@@ -12,6 +12,28 @@ from backend.errors import InvalidInput
 
 M = TypeVar("M", bound=BaseModel)
 _MANY = (list, tuple, set, frozenset)
+_SENTENCES = {
+    "missing": "Fill this in",
+    "string_too_short": "Write at least {min_length} characters",
+    "string_too_long": "Write at most {max_length} characters",
+    "string_pattern_mismatch": "This does not have the required form",
+    "int_parsing": "Enter a whole number",
+    "int_from_float": "Enter a whole number",
+    "int_type": "Enter a whole number",
+    "float_parsing": "Enter a number",
+    "float_type": "Enter a number",
+    "finite_number": "Enter a finite number",
+    "greater_than_equal": "Enter {ge} or more",
+    "greater_than": "Enter more than {gt}",
+    "less_than_equal": "Enter {le} or less",
+    "less_than": "Enter less than {lt}",
+    "enum": "Choose {expected}",
+    "literal_error": "Choose {expected}",
+    "uuid_parsing": "This is not an id",
+    "too_short": "Choose at least {min_length}",
+    "too_long": "Choose at most {max_length}",
+}
+"""By the type of pydantic's error. Others keep pydantic's own words."""
 
 
 def read_form(model: type[M]) -> Callable[[Request], AsyncIterator[M]]:
@@ -49,11 +71,17 @@ def validate(model: type[M], values: object) -> M:
 
 def field_messages(error: ValidationError) -> dict[str, str]:
     messages: dict[str, str] = {}
-    for item in error.errors(include_url=False, include_context=False, include_input=False):
-        path = ".".join(str(part) for part in item["loc"]) or "form"
-        text = "Fill this in" if item["type"] == "missing" else item["msg"].removeprefix("Value error, ")
-        messages.setdefault(path, text.rstrip(".") + ".")
+    for item in error.errors(include_url=False, include_input=False):
+        messages.setdefault(".".join(str(part) for part in item["loc"]) or "form", sentence_about(item))
     return messages
+
+
+def sentence_about(item: Mapping[str, Any]) -> str:
+    """Return what is wrong with a value, from an error of pydantic, as a sentence for people."""
+    limits = item.get("ctx") or {}
+    kind = "missing" if item["type"] == "string_too_short" and limits.get("min_length") == 1 else item["type"]
+    text = _SENTENCES[kind].format_map(limits) if kind in _SENTENCES else str(item["msg"]).removeprefix("Value error, ")
+    return text.rstrip(".") + "."
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,16 @@
 """Reading forms, writing numbers."""
 
+import uuid
 from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, StringConstraints
 from starlette.datastructures import FormData
 
 from backend.errors import InvalidInput
 from backend.web import formats, svg
-from backend.web.form_data import parse_form
+from backend.web.form_data import parse_form, validate
 
 
 class Order(BaseModel):
@@ -32,7 +34,39 @@ def test_what_is_wrong_is_named_by_field() -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_form(Order, FormData([("amount", "many")]))
     assert caught.value.fields["name"] == "Fill this in."
-    assert "integer" in caught.value.fields["amount"]
+    assert caught.value.fields["amount"] == "Enter a whole number."
+
+
+class Limited(BaseModel):
+    name: Annotated[str, StringConstraints(min_length=2, max_length=4, pattern="^[a-z]+$")] = "abc"
+    share: float = Field(0.5, gt=0, le=1)
+    count: int = Field(1, ge=1, lt=9)
+    color: Literal["red", "blue"] = "red"
+    owner: uuid.UUID | None = None
+    tags: list[str] = Field([], max_length=1)
+
+
+@pytest.mark.parametrize(
+    ("sent", "sentence"),
+    [
+        ({"name": "a"}, "Write at least 2 characters."),
+        ({"name": "abcde"}, "Write at most 4 characters."),
+        ({"name": "A1"}, "This does not have the required form."),
+        ({"share": "0"}, "Enter more than 0.0."),
+        ({"share": "2"}, "Enter 1.0 or less."),
+        ({"share": "half"}, "Enter a number."),
+        ({"count": "0"}, "Enter 1 or more."),
+        ({"count": "9"}, "Enter less than 9."),
+        ({"count": "1.5"}, "Enter a whole number."),
+        ({"color": "green"}, "Choose 'red' or 'blue'."),
+        ({"owner": "me"}, "This is not an id."),
+        ({"tags": ["a", "b"]}, "Choose at most 1."),
+    ],
+)
+def test_people_read_a_sentence_and_no_regular_expression(sent: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        validate(Limited, sent)
+    assert list(caught.value.fields.values()) == [sentence]
 
 
 @pytest.mark.parametrize(
