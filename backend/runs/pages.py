@@ -102,14 +102,14 @@ def change_selected_runs(
     """Change the selected runs and show the same list with the same selection."""
     if not form.run:
         raise InvalidInput("Select at least one run.")
-    if form.action == "compare":
+    if form.choice == "compare":
         return see_other("/compare?" + urlencode([("run", run_id) for run_id in form.run]))
     runs = queries.runs_by_id(session, form.run)
-    if form.action == "move":
+    if form.choice == "move":
         project = get_project(session, form.project)
         request = MoveItems(runs=[str(run.id) for run in runs])
         notice = f"Moved to {move_items(session, actor.within(project.id), project, request).project}."
-    elif form.action == "stop":
+    elif form.choice == "stop":
         active = [run for run in runs if not run.status.is_over]
         for run in active:
             request_stop(session, actor.within(run.project_id), run)
@@ -117,7 +117,7 @@ def change_selected_runs(
     else:
         if not form.tag:
             raise InvalidInput(fields={"tag": "Write a tag, or several separated by commas."})
-        is_added = form.action == "tag"
+        is_added = form.choice == "tag"
         tag_runs(session, runs, form.tag if is_added else [], [] if is_added else form.tag)
         notice = f"{'Added' if is_added else 'Removed'} {', '.join(form.tag)}: {len(runs)} run{'s' * (len(runs) > 1)}."
     kept = [(name, value) for name, value in parse_qsl(form.query) if name != "selected"]

@@ -83,7 +83,7 @@ class BulkRuns(BaseModel):
     """The form beneath the list of runs: what to do with the selected ones."""
 
     run: list[uuid.UUID] = Field(default=[], max_length=500)
-    action: Literal["tag", "untag", "move", "stop", "compare"]
+    choice: Literal["tag", "untag", "move", "stop", "compare"]
     tag: Tags = Field(default=[])
     project: str = ""
     """Id of the project to move to."""

@@ -18,7 +18,7 @@ def test_anything_is_a_few_keys_away(page: Page, address: str) -> None:
     witness = Witness(page.context, address)
     page.goto("/policies")
     page.keyboard.press("Control+k")
-    box = page.get_by_role("combobox", name="Find by name, id or action")
+    box = page.get_by_role("combobox", name="Find anything")
     expect(box).to_be_focused()
     expect(page.get_by_role("option", name="Leaderboards")).to_be_visible()
     page.keyboard.type("quokka")

@@ -107,6 +107,7 @@ def test_a_game_shows_what_each_seat_saw(quiet: Page, rows: dict[str, str]) -> N
     expect(quiet.get_by_role("heading", name="Seat x: duelist", exact=True)).to_be_visible()
     other = quiet.locator("section", has=quiet.get_by_role("heading", name="Seat o: duelist at grpo 20"))
     other.get_by_text("Conversation", exact=True).click()
+    other.get_by_text("Text that the policy read").first.click()
     expect(other.get_by_text("You are O. X plays 5.")).to_be_visible()
 
 

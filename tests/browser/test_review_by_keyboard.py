@@ -99,7 +99,7 @@ def test_the_question_mark_lists_the_keys(page: Page, flags: list[Flag]) -> None
     page.goto(f"/review/{flags[0].id}")
     page.keyboard.press("?")
     dialog = page.locator("dialog#shortcuts")
-    expect(dialog).to_contain_text("hack: the reward was tricked")
+    expect(dialog).to_contain_text("hack: The reward was tricked")
     page.keyboard.press("Escape")
     expect(dialog).not_to_be_visible()
 

@@ -194,10 +194,10 @@ JUDGING = (
     r"|/api/v1/(review/.*|flags/\{flag\}/verdicts|rollouts/\{rollout(_id)?\}/(verdicts|fixture))"
 )
 OWN = (
-    r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*"
+    r"/sign-out|/projects/choose|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*"
     r"|(/api/v1)?/(notices/.*|sessions.*)"
 )
-"""Account, sessions, tokens, saved views and read notices: available to every role."""
+"""Account, sessions, tokens, the chosen project, saved views and read notices: available to every role."""
 LOOKING = r"(/api/v1)?/training/(examples|pairs)/preview|/api/v1/environments/validate|/mcp"
 """Sends much and changes nothing; a call of a tool is checked again as its own request."""
 

@@ -28,18 +28,18 @@ def test_a_tag_is_shown_and_finds_its_runs(author: TestClient, viewer: TestClien
 def test_selected_runs_are_tagged_and_stay_selected(author: TestClient, session: Session) -> None:
     first, second = make_run(session, tags=["old"]), make_run(session)
     chosen = {"run": [str(first.id), str(second.id)], "query": "kind=evaluation"}
-    answer = author.post("/runs/bulk", data=chosen | {"action": "tag", "tag": "paper, new"})
+    answer = author.post("/runs/bulk", data=chosen | {"choice": "tag", "tag": "paper, new"})
     assert answer.status_code == 303, answer.text
     assert (first.tags, second.tags) == (["old", "paper", "new"], ["paper", "new"])
     address = answer.headers["location"]
     assert address.startswith("/runs?kind=evaluation&selected=")
     assert author.get(address).text.count(" checked>") == 2
-    assert author.post("/runs/bulk", data=chosen | {"action": "untag", "tag": "old"}).status_code == 303
+    assert author.post("/runs/bulk", data=chosen | {"choice": "untag", "tag": "old"}).status_code == 303
     assert first.tags == ["paper", "new"]
-    compared = author.post("/runs/bulk", data=chosen | {"action": "compare"}).headers["location"]
+    compared = author.post("/runs/bulk", data=chosen | {"choice": "compare"}).headers["location"]
     assert compared == f"/compare?run={first.id}&run={second.id}"
-    assert author.post("/runs/bulk", data=chosen | {"action": "tag"}).status_code == 422
-    assert author.post("/runs/bulk", data={"action": "stop"}).status_code == 422
+    assert author.post("/runs/bulk", data=chosen | {"choice": "tag"}).status_code == 422
+    assert author.post("/runs/bulk", data={"choice": "stop"}).status_code == 422
     missing = author.post("/api/v1/runs/tags", json={"runs": [str(first.id), str(uuid.uuid4())], "add": ["x"]})
     assert missing.status_code == 404
     assert "x" not in first.tags

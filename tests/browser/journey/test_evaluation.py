@@ -55,8 +55,8 @@ def _judge_a_flag(page: Page, run: str) -> None:
     expect(page.get_by_text("Verdict: broken reward")).to_be_visible()
     page.goto(f"/review?shown=reviewed&run={run}")
     page.get_by_role("link", name="repeated text").first.click()
-    expect(page.locator(".history")).to_contain_text("Ada Lovelace")
-    expect(page.locator(".history")).to_contain_text("says the same all the time")
+    expect(page.locator(".history").first).to_contain_text("Ada Lovelace")
+    expect(page.locator(".history").first).to_contain_text("says the same all the time")
 
 
 def _compare(page: Page) -> None:

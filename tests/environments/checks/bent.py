@@ -267,6 +267,10 @@ WARNINGS = {
         ),
         "step_after_done",
     ),
+    "a view of a field that no observation has": (
+        bent("tictactoe", "openenv.yaml", "title: Board, field: board", "title: Board, field: bord"),
+        "views_render",
+    ),
 }
 """A package and the check that must warn."""
 

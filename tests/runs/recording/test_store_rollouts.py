@@ -46,6 +46,7 @@ def test_a_rollout_comes_back_as_it_was(recorder: RunRecorder) -> None:
         "environment_seconds": 0.001,
         "queue_seconds": 0.0,
         "calls": None,
+        **dict.fromkeys(("tokens_in", "tokens_out", "tokens_cached", "cost")),
     }
     assert row.messages == rollout.messages
     assert row.opening == {"board": "........."}

@@ -148,7 +148,7 @@ def test_a_run_states_for_which_checkpoint_each_reward_is(session: Session, clie
 
     figures = dict(re.findall(r"<dt>(held-out reward.*?)</dt>.*?<dd class=\"hint\">(.*?)</dd>", page, re.DOTALL))
     assert figures.keys() == {"held-out reward, best checkpoint", "held-out reward, last checkpoint"}
-    assert figures["held-out reward, best checkpoint"].startswith("grpo step 200 · 95% 0.800 to 1.000")
+    assert figures["held-out reward, best checkpoint"].startswith("grpo step 200 · 4 tasks · 95% 0.800 to 1.000")
     assert figures["held-out reward, last checkpoint"].startswith("grpo step 400 · ")
     assert "held-out, best: grpo 200" in listed
 
