@@ -63,7 +63,7 @@ SECTIONS: Final = {
     "/links": "accounts",
     "/": "get-started",
 }
-"""The documentation about each page and those below it. `*` stands for any segment, and the first match counts."""
+"""The documentation about each page and those below it. `*` is any segment, and the first match counts."""
 
 router = APIRouter()
 
@@ -74,7 +74,7 @@ def _patterns() -> list[tuple[re.Pattern[str], str]]:
 
 
 def section_about(path: str) -> str:
-    """Return the address of what the documentation says about the page at `path`."""
+    """Return the address of the documentation about the page at `path`."""
     page, _, anchor = next((found for pattern, found in _patterns() if pattern.match(path)), "index").partition("#")
     return f"/docs/{page}.html" + (f"#{anchor}" if anchor else "")
 
