@@ -101,8 +101,9 @@ def _run_the_checks(page: Page, name: str) -> None:
     expect(certificate.locator("tbody tr").nth(6)).to_be_visible()
     for evidence in certificate.locator("tbody tr .faint").filter(has_not_text="Figures").all():
         assert evidence.inner_text().strip()
-    certificate.locator("details summary").first.click()
-    expect(certificate.locator("details pre").first).to_be_visible()
+    figures = certificate.locator("details", has=page.get_by_text("Figures", exact=True)).first
+    figures.locator("summary").click()
+    expect(figures.locator("pre")).to_be_visible()
 
 
 def _play(page: Page, name: str) -> None:
@@ -116,13 +117,13 @@ def _play(page: Page, name: str) -> None:
     expect(board).to_contain_text("You are on field 4 of 7.")
     direction, turn = "right", 1
     while "Colder." not in _act(page, direction, turn) or turn == 1:
-        if turn == 1 and "Colder." in board.locator(".play-text").inner_text():
+        if turn == 1 and "Colder." in (board.locator(".play-text").text_content() or ""):
             direction = "left"
         turn += 1
         assert turn < 8
         if direction not in board.locator(".play-choices").inner_text():
             break
-    if "Colder." in board.locator(".play-text").inner_text():
+    if "Colder." in (board.locator(".play-text").text_content() or ""):
         turn += 1
         _act(page, "left" if direction == "right" else "right", turn)
     page.locator(".play-choices").get_by_role("button", name="dig").click()
@@ -137,4 +138,4 @@ def _act(page: Page, deed: str, turn: int) -> str:
     """Press a legal choice; what the environment said then."""
     page.locator(".play-choices").get_by_role("button", name=deed).click()
     expect(page.locator("#play-board")).to_contain_text(f"turn {turn + 1} of at most")
-    return page.locator("#play-board .play-text").inner_text()
+    return page.locator("#play-board .play-text").text_content() or ""
