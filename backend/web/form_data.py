@@ -78,7 +78,8 @@ def field_messages(error: ValidationError) -> dict[str, str]:
 
 def sentence_about(item: Mapping[str, Any]) -> str:
     """Return what is wrong with a value, from an error of pydantic, as a sentence for people."""
-    limits = item.get("ctx") or {}
+    context = item.get("ctx") or {}
+    limits = {name: f"{each:.15g}" if isinstance(each, float) else each for name, each in context.items()}
     kind = "missing" if item["type"] == "string_too_short" and limits.get("min_length") == 1 else item["type"]
     text = _SENTENCES[kind].format_map(limits) if kind in _SENTENCES else str(item["msg"]).removeprefix("Value error, ")
     return text.rstrip(".") + "."

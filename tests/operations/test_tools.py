@@ -78,7 +78,7 @@ async def test_a_list_is_read_with_its_filter(served: str, token: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"policy": "tidy"}, "text: Field required"),
+        ({"policy": "tidy"}, "text: Fill this in."),
         ({"text": "good"}, "'policy'"),
         ({"policy": "nothing", "text": "good"}, "There is no policy nothing."),
         ({"policy": "../tidy", "text": "good"}, "There is nothing here."),

@@ -83,7 +83,7 @@ def test_it_is_reported_as_text_or_as_json(
         ("guessing@7", "There is no version 7 of an environment called guessing."),
         ("guessing guessing", "guessing v2 is in the run twice."),
         ("Guessing!", "write an environment as name@version=weight"),
-        ("guessing=0", "greater than 0"),
+        ("guessing=0", "Enter more than 0."),
     ],
 )
 def test_what_is_not_there_is_refused_by_name(
