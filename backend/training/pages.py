@@ -41,9 +41,9 @@ Sent = Annotated[TrainingRequest, Depends(read_training_request)]
 
 
 @live_page(router, "/training", "training/list.html", "training_table", topics=[RUNS], swapped="training_table")
-def list_training(session: SessionDep, _: Viewer, wanted: Annotated[RunFilter, Query()]) -> dict[str, object]:
+def list_training(session: SessionDep, actor: Viewer, wanted: Annotated[RunFilter, Query()]) -> dict[str, object]:
     wanted = wanted.model_copy(update={"kind": None})
-    found = runs(session, wanted.model_copy(update={"kind": RunKind.TRAINING}))
+    found = runs(session, wanted.model_copy(update={"kind": RunKind.TRAINING}), actor.project_id)
     return {
         "runs": found.items,
         "next": found.next,

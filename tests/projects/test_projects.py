@@ -156,10 +156,13 @@ def test_the_chosen_project_filters_lists_and_takes_new_items(
 ) -> None:
     author = client_for(Role.AUTHOR)
     elsewhere = make_run(session, name="somewhere else")
+    training = make_run(session, name="training elsewhere", kind=RunKind.TRAINING)
+    assert training.name in author.get("/training").text
     chosen = author.post("/projects/choose", data={"project": str(vision.id), "here": "/runs"})
     assert chosen.headers["location"] == "/runs"
     listed = author.get("/runs").text
     assert elsewhere.name not in listed
+    assert training.name not in author.get("/training").text
     assert f'<option value="{vision.id}" selected>' in listed
     body = {"environment": elsewhere.version.environment.name, "policy": elsewhere.policy.name, "tasks": 1}
     started = author.post("/api/v1/evaluations", json=body)
