@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Table, and_, event, not_, or_, select
-from sqlalchemy.orm import Mapper, ORMExecuteState, Session, UOWTransaction, with_loader_criteria
+from sqlalchemy.orm import InstrumentedAttribute, Mapper, ORMExecuteState, Session, UOWTransaction, with_loader_criteria
 from sqlalchemy.orm.interfaces import ORMOption
 from sqlalchemy.sql.selectable import NamedFromClause
 
@@ -86,6 +86,15 @@ def project_of_key(session: Session, table: Table, key: object) -> uuid.UUID | N
         if value is not None and (found := project_of_key(session, _parent(column), value)):
             return found
     return None
+
+
+def is_taken(
+    session: Session, column: InstrumentedAttribute[str], value: str, *, except_for: uuid.UUID | None = None
+) -> bool:
+    """Whether any row has this unique value, also one of a project that the session's person does not see."""
+    table: Table = column.class_.__table__
+    found = session.connection().scalar(select(_key(table)).where(table.c[column.key] == value))
+    return found is not None and found != except_for
 
 
 @lru_cache(maxsize=1)

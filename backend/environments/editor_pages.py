@@ -22,12 +22,12 @@ from backend.environments.validation import (
     functions_without_column,
     validate_package,
 )
-from backend.environments.views import view_renderer
+from backend.environments.views import with_rollout_views
 from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.form_data import read_form
 from backend.web.page import page, see_other, wants_block
-from backend.web.transcripts import transcript_of, with_views
+from backend.web.transcripts import transcript_of
 
 router = APIRouter()
 
@@ -218,7 +218,7 @@ def _edit_page(
         rollout = rollout_of(session, environment, rollout_id, with_messages=True)
         run, task = rollout.run, rollout.group.task
         entries = transcript_of(rollout.messages, rollout.steps, run.columns, weights=run.weights)
-        entries = with_views(entries, view_renderer(session, task.version_id), rollout.opening, rollout.steps)
+        entries = with_rollout_views(session, rollout, entries)
         beside = {"rollout_id": rollout.id, "task": f"{task.split}/{task.index}", "reward": rollout.reward}
         beside |= {"entries": entries}
     context = {

@@ -1,6 +1,7 @@
 """The views with which pages show the observations of an environment version."""
 
 import uuid
+from collections.abc import Sequence
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -8,6 +9,8 @@ from sqlalchemy.orm import Session
 from backend.domain.environments.view_specs import ViewSpec
 from backend.domain.environments.views import ViewRenderer
 from backend.environments.tables import EnvironmentVersion
+from backend.rollouts.tables import Rollout
+from backend.web.transcripts import Entry, with_views
 
 
 def view_renderer(session: Session, version_id: uuid.UUID) -> ViewRenderer:
@@ -30,3 +33,9 @@ def view_renderer(session: Session, version_id: uuid.UUID) -> ViewRenderer:
     declaring, views = found
     specs = [ViewSpec.model_validate(each) for each in (views if isinstance(views, list) else [views])]
     return ViewRenderer(specs, is_lenient=declaring != version_id)
+
+
+def with_rollout_views(session: Session, rollout: Rollout, entries: Sequence[Entry]) -> list[Entry]:
+    """Add the views of the rollout's version to its conversation."""
+    renderer = view_renderer(session, rollout.group.task.version_id)
+    return with_views(entries, renderer, rollout.opening, rollout.steps)

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import announce, topic_of
 from backend.core.queue import GRADER_JOB, TRY_GRADER_JOB, enqueue
+from backend.core.row_access import is_taken
 from backend.core.tables import Job
 from backend.domain.graders.settings import GraderKind, QuestionSettings, read_settings
 from backend.domain.ids import new_id
@@ -70,9 +71,7 @@ def save_grader(session: Session, actor: Actor, request: GraderRequest, grader: 
         refuse_fixed(session, grader)
         refuse_role(actor, grader.kind)
     refuse_role(actor, request.kind)
-    graders = Grader.__table__  # also those with a policy of a project that the session's person does not see
-    taken = select(graders.c.id).where(graders.c.name == request.name, graders.c.id != grader.id)
-    if session.connection().scalar(taken):
+    if is_taken(session, Grader.name, request.name, except_for=grader.id):
         raise GraderNameIsTaken(f"There is a grader named {request.name} already.")
     try:
         same = Policy.id == uuid.UUID(request.policy)

@@ -2,7 +2,7 @@
 
 import uuid
 
-from sqlalchemy import ColumnElement, exists, func, literal, or_, select
+from sqlalchemy import ColumnElement, exists, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, joinedload
 
@@ -15,20 +15,19 @@ from backend.web.paging import LIMIT, Key, Slice, slice_of
 _WITH_NOTICE_AND_DESTINATION = (joinedload(NoticeDelivery.notice), joinedload(NoticeDelivery.destination))
 
 
-def is_for(person_id: uuid.UUID) -> ColumnElement[bool]:
-    """To all members or to this one."""
-    return or_(Notice.person_id.is_(None), Notice.person_id == person_id)
-
-
 def is_unread(person_id: uuid.UUID) -> ColumnElement[bool]:
-    return is_for(person_id) & ~exists().where(NoticeRead.person_id == person_id, NoticeRead.notice_id == Notice.id)
+    return Notice.is_for(person_id) & ~exists().where(
+        NoticeRead.person_id == person_id, NoticeRead.notice_id == Notice.id
+    )
 
 
 def list_notices(
     session: Session, person_id: uuid.UUID, *, unread: bool = False, after: str | None = None, limit: int = LIMIT
 ) -> Slice[tuple[Notice, bool]]:
     """List notices, newest first, and whether the member has read them."""
-    statement = select(Notice).options(joinedload(Notice.run)).where(Notice.kind != NoticeKind.TEST, is_for(person_id))
+    statement = (
+        select(Notice).options(joinedload(Notice.run)).where(Notice.kind != NoticeKind.TEST, Notice.is_for(person_id))
+    )
     if unread:
         statement = statement.where(is_unread(person_id))
     newest_first = (Key(Notice.created_at), Key(Notice.id))

@@ -4,9 +4,21 @@ import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, func, text, true
+from sqlalchemy import (
+    ColumnElement,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+    func,
+    or_,
+    text,
+    true,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.orm import Mapped, mapped_column, relationship
+from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column, relationship
 
 from backend.core.tables import Base, CreatedAt, Id, text_enum
 from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, NoticeKind
@@ -34,6 +46,11 @@ class Notice(Base):
     created_at: Mapped[CreatedAt]
 
     run: Mapped["Run | None"] = relationship(lazy="raise")
+
+    @classmethod
+    def is_for(cls, person_id: uuid.UUID | InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
+        """Whether it is to all members or to this one."""
+        return or_(cls.person_id.is_(None), cls.person_id == person_id)
 
 
 class NoticeRead(Base):

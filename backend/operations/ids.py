@@ -3,10 +3,10 @@
 import re
 import uuid
 
-from sqlalchemy import Select, String, cast, func
+from sqlalchemy import ColumnElement, Select, String, cast, func
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-_END = re.compile(r"[0-9a-f]{4,32}")
+_END = re.compile(r"[0-9a-f]{1,32}")
 
 
 def parse_id(text: str) -> uuid.UUID | None:
@@ -24,7 +24,13 @@ def find_by_end(
 
     Ids start with the time, so that neighbors share their start.
     """
+    ends_so = ends_with(column, text)
+    return None if ends_so is None else session.scalar(statement.where(ends_so).limit(1))
+
+
+def ends_with(column: InstrumentedAttribute[uuid.UUID], text: str, *, shortest: int = 4) -> ColumnElement[bool] | None:
+    """Return the condition that an id ends with `text`; None if that is not the end of an id, or too short."""
     end = text.replace("-", "").lower()
-    if not _END.fullmatch(end):
+    if len(end) < shortest or not _END.fullmatch(end):
         return None
-    return session.scalar(statement.where(func.replace(cast(column, String), "-", "").endswith(end)).limit(1))
+    return func.replace(cast(column, String), "-", "").endswith(end)

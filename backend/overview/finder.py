@@ -14,7 +14,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.domain.vocabulary import Role
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.graders.tables import Grader
-from backend.operations.ids import parse_id
+from backend.operations.ids import ends_with, parse_id
 from backend.operations.schemas import Request, Response
 from backend.policies.tables import Policy
 from backend.rollouts.tables import Rollout
@@ -112,13 +112,12 @@ def _actions_and_pages(actor: Actor) -> Iterator[FoundResponse]:
 
 def _by_id(session: Session, text: str) -> Iterator[FoundResponse]:
     """A complete id is looked up everywhere, its end not among rollouts, which may be millions."""
-    end = text.replace("-", "").lower()
     if whole := parse_id(text):
         for source in (*_SOURCES, _CHECKPOINTS, _ROLLOUTS):
             yield from source.found(session, source.id == whole, text, 1)
-    elif len(end) >= SHORTEST_ID and set(end) <= set("0123456789abcdef"):
-        for source in (*_SOURCES, _CHECKPOINTS):
-            ends_so = func.replace(cast(source.id, String), "-", "").endswith(end)
+        return
+    for source in (*_SOURCES, _CHECKPOINTS):
+        if (ends_so := ends_with(source.id, text, shortest=SHORTEST_ID)) is not None:
             yield from source.found(session, ends_so, text, 3)
 
 

@@ -48,13 +48,6 @@ def get_policy(session: Session, text: str) -> Policy:
     raise NotFound(f"There is no policy {text[:100]}. `proctor policy list` shows all.")
 
 
-def is_policy_name_taken(session: Session, name: str, *, except_for: uuid.UUID | None = None) -> bool:
-    """Whether any policy has this name, also one of a project that the session's person does not see."""
-    policies = Policy.__table__
-    found = session.connection().scalar(select(policies.c.id).where(policies.c.name == name))
-    return found is not None and found != except_for
-
-
 def find_policy(session: Session, text: str) -> Policy | None:
     if found := session.scalar(select(Policy).where(Policy.name == text)):
         return found

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from backend.core import sealing
 from backend.core.outgoing import CannotConnect, outgoing_policy
 from backend.core.queue import enqueue
+from backend.core.row_access import is_taken
 from backend.core.sealing import SecretUnreadable
 from backend.core.tables import Job
 from backend.domain.addresses import port_of
@@ -22,7 +23,6 @@ from backend.domain.policies.connections import ConnectionReport
 from backend.domain.policies.prices import Limits, Price
 from backend.domain.vocabulary import PolicyKind, Queue
 from backend.errors import Conflict, InvalidInput
-from backend.policies.queries import is_policy_name_taken
 from backend.policies.schemas import PRESETS, CreatePolicy, PolicySettings, UpdatePolicy
 from backend.policies.tables import Policy
 from backend.web.audit import Requester, audit
@@ -153,7 +153,7 @@ def _refuse_fixed(policy: Policy) -> None:
 
 def _rename(session: Session, policy: Policy, name: str) -> None:
     name = name.strip()
-    if is_policy_name_taken(session, name, except_for=policy.id):
+    if is_taken(session, Policy.name, name, except_for=policy.id):
         raise PolicyNameIsTaken(f"A policy named {name} exists already.")
     policy.name = name
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.core.row_access import is_hidden
 from backend.domain.projects.access import DEFAULT_PROJECT
+from backend.domain.vocabulary import Role
 from backend.environments.tables import Environment
 from backend.errors import NotFound
 from backend.policies.tables import Policy
@@ -63,6 +64,16 @@ def project_responses(session: Session, actor: Actor, *, only: uuid.UUID | None 
 def members_of(session: Session, project: Project) -> Sequence[ProjectMember]:
     statement = select(ProjectMember).join(ProjectMember.person).options(joinedload(ProjectMember.person))
     return session.scalars(statement.where(ProjectMember.project_id == project.id).order_by(Person.name)).all()
+
+
+def sees_project_of(run_id: uuid.UUID) -> ColumnElement[bool]:
+    """The condition that a `Person` sees the project of a run, as `domain.projects.access` says."""
+    project = select(Run.project_id).where(Run.id == run_id).scalar_subquery()
+    return or_(
+        select(~Project.is_restricted).where(Project.id == project).scalar_subquery(),
+        Person.role == Role.ADMIN,
+        Person.id.in_(select(ProjectMember.person_id).where(ProjectMember.project_id == project)),
+    )
 
 
 def moves_to(session: Session, project: Project, limit: int = 10) -> Sequence[AuditEvent]:

@@ -12,12 +12,13 @@ from backend.domain.vocabulary import PolicyKind, Role, RunKind
 from backend.environments.queries import get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from backend.operations.ids import find_by_end, parse_id
+from backend.operations.ids import parse_id
 from backend.policies.queries import get_policy
 from backend.policies.tables import Policy
 from backend.projects.queries import MOVED, get_project
 from backend.projects.schemas import CreateProject, MoveItems, MoveResponse, UpdateProject
 from backend.projects.tables import Project, ProjectMember
+from backend.runs.references import find_run
 from backend.runs.tables import Run, refuse_crossing
 from backend.team.tables import AuditEvent, Person
 from backend.web.identity import Actor
@@ -122,7 +123,7 @@ def move_items(session: Session, actor: Actor, project: Project, request: MoveIt
     chosen: list[Item] = [
         *(_by_id(session, Environment, text) or get_environment(session, text) for text in request.environments),
         *(get_policy(session, text) for text in request.policies),
-        *(_run(session, text) for text in request.runs),
+        *(find_run(session, text) for text in request.runs),
     ]
     if not chosen:
         raise InvalidInput("Choose at least one environment, policy or run to move.")
@@ -218,14 +219,6 @@ def _by_id(session: Session, table: type[Environment], text: str) -> Environment
     return session.scalar(select(table).where(table.id == key)) if key else None
 
 
-def _run(session: Session, text: str) -> Run:
-    key = parse_id(text) or find_by_end(session, select(Run.id).order_by(Run.created_at.desc()), Run.id, text)
-    run = session.scalar(select(Run).where(Run.id == key)) if key else None
-    if run is None:
-        raise NotFound(f"There is no run {text[:60]}.")
-    return run
-
-
 def _lock(session: Session, items: Iterable[Item]) -> None:
     """Lock items in the order of their ids, so that two moves of the same ones wait instead of blocking each other."""
     for item in sorted(items, key=lambda item: item.id):
@@ -244,10 +237,8 @@ def _who_moved(session: Session, actor: Actor, item: Item) -> str:
 
 
 def _refuse_taken_name(session: Session, name: str, except_for: uuid.UUID | None = None) -> None:
-    taken = select(Project.id).where(func.lower(Project.name) == name.lower(), Project.id != except_for)
-    if except_for is None:
-        taken = select(Project.id).where(func.lower(Project.name) == name.lower())
-    if session.scalar(taken):
+    is_other = Project.id.is_distinct_from(except_for)
+    if session.scalar(select(Project.id).where(func.lower(Project.name) == name.lower(), is_other)):
         raise InvalidInput(fields={"name": f"There is a project named {name} already."})
 
 

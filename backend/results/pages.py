@@ -15,7 +15,7 @@ from backend.domain.statistics import TIE
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.queries import get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.environments.views import view_renderer
+from backend.environments.views import with_rollout_views
 from backend.results.baselines import BaselineResponse, baselines
 from backend.results.comparison import MAX_SIDES, ComparisonNote, Pairing, RunComparison, TaskPair, compare, task_pairs
 from backend.results.differences import SettingDifference, differing_settings
@@ -29,10 +29,10 @@ from backend.rollouts.transcripts import mark_differences
 from backend.runs import queries
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
-from backend.web.csv_files import csv_lines
+from backend.web.csv_files import csv_response
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page
-from backend.web.transcripts import transcript_of, with_views
+from backend.web.transcripts import transcript_of
 
 router = APIRouter()
 LISTED_TASKS = 12
@@ -148,9 +148,7 @@ def show_comparison(
     one, other = played
     one["entries"], other["entries"], context.parting = mark_differences(one["entries"], other["entries"])
     for play in played:
-        rollout = play["rollout"]
-        renderer = view_renderer(session, rollout.group.task.version_id)
-        play["entries"] = with_views(play["entries"], renderer, rollout.opening, rollout.steps)
+        play["entries"] = with_rollout_views(session, play["rollout"], play["entries"])
     context.played = played
     return page(request, "results/compare.html", context, block="comparison")
 
@@ -232,6 +230,4 @@ def export_leaderboard(
                 *(row.at.isoformat(), row.run_id, row.reason),
             )
         )
-    file = f'attachment; filename="{name}-v{board.version}-leaderboard.csv"'
-    content = b"".join(csv_lines(head, rows))
-    return Response(content, media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})
+    return csv_response(f"{name}-v{board.version}-leaderboard", head, rows)

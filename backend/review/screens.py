@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role, Verdict
 from backend.environments.tables import Environment
-from backend.environments.views import view_renderer
+from backend.environments.views import with_rollout_views
 from backend.review import queries
 from backend.review.evidence import read_evidence
 from backend.review.fixtures import effects_of
@@ -22,7 +22,7 @@ from backend.team.tables import Person
 from backend.web.formats import short, words
 from backend.web.identity import Actor
 from backend.web.paging import LIMIT
-from backend.web.transcripts import Span, bounded, transcript_of, with_views
+from backend.web.transcripts import Span, bounded, transcript_of
 
 MOST_RUNS = 200
 """The newest, and the chosen one."""
@@ -232,6 +232,4 @@ def _transcript(
         rollout.messages, rollout.steps, run.columns, weights=run.weights, spans=spans, quotes=quotes
     )
     shown, left_out = bounded(entries)
-    renderer = view_renderer(session, rollout.group.task.version_id)
-    shown = with_views(shown, renderer, rollout.opening, rollout.steps)
-    return {"rollout": rollout, "entries": shown, "left_out": left_out}
+    return {"rollout": rollout, "entries": with_rollout_views(session, rollout, shown), "left_out": left_out}

@@ -4,7 +4,7 @@ import re
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import delete, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -16,12 +16,11 @@ from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, Severity
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.notifications.outbox import announce as announce_notice
-from backend.projects.tables import Project, ProjectMember
+from backend.projects.queries import sees_project_of
 from backend.review import queries, queue
 from backend.review.schemas import ReviewFilter
 from backend.review.tables import ReviewAssignment, ReviewComment, ReviewItem, VerdictRecord
 from backend.rollouts.tables import Rollout
-from backend.runs.tables import Run
 from backend.team.tables import Person
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -117,15 +116,8 @@ def write_comment(session: Session, actor: Actor, item: ReviewItem, text: str) -
     comment = ReviewComment(item_id=item.id, person_id=actor.person_id, text=text)
     session.add(comment)
     session.flush()
-    project = select(Run.project_id).where(Run.id == item.run_id).scalar_subquery()
-    of_project = select(ProjectMember.person_id).where(ProjectMember.project_id == project)
-    may_see = or_(
-        select(~Project.is_restricted).where(Project.id == project).scalar_subquery(),
-        Person.role == Role.ADMIN,
-        Person.id.in_(of_project),
-    )
-    members = select(Person.id, Person.name, Person.email).where(Person.disabled_at.is_(None), may_see)
-    for member in session.execute(members).all():
+    members = select(Person.id, Person.name, Person.email).where(Person.disabled_at.is_(None))
+    for member in session.execute(members.where(sees_project_of(item.run_id))).all():
         if member.id != actor.person_id and is_mentioned(text, member.name, member.email):
             announce_notice(
                 session,

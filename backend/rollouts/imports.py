@@ -16,6 +16,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core import artifacts
 from backend.core.events import RUNS, announce
 from backend.core.queue import enqueue
+from backend.core.row_access import is_taken
 from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id
 from backend.domain.runs.plans import EvaluationPlan, Sampling
@@ -23,7 +24,6 @@ from backend.domain.text import plain_text
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput
-from backend.policies.queries import is_policy_name_taken
 from backend.policies.tables import Policy
 from backend.rollouts.formats.bounds import BadFile, TooMuch
 from backend.rollouts.formats.reading import FileSurvey, open_file, survey
@@ -196,7 +196,7 @@ def external_policy(session: Session, name: str) -> Policy:
         found = session.scalars(select(Policy).where(Policy.name == candidate)).one_or_none()
         if found is not None and found.kind is PolicyKind.EXTERNAL and found.deleted_at is None:
             return found
-        if found is None and not is_policy_name_taken(session, candidate):
+        if found is None and not is_taken(session, Policy.name, candidate):
             break
     else:
         candidate = f"{name} (external {uuid.uuid4().hex[:6]})"

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
 from pydantic import ConfigDict, field_validator
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from backend.core.events import topic_of
 from backend.domain.results.curves import Band
@@ -22,7 +22,6 @@ from backend.runs.curves import (
     CurvesRequest,
     RunGroup,
     XAxis,
-    find_runs,
     group_seeds,
     metric_names,
 )
@@ -90,7 +89,7 @@ def _topics(choice: Annotated[ChartChoice, Query()]) -> tuple[str, ...]:
 @live_page(router, "/runs/chart", "runs/chart.html", "chart_runs", topics=_topics)
 def show_chart(session: SessionDep, _: Viewer, choice: Annotated[ChartChoice, Query()]) -> RunChart:
     run_ids = choice.run_ids
-    runs = find_runs(session, run_ids)
+    runs = queries.find_runs(session, run_ids, defer(Run.summary))
     drawn = runs[: MAX_CURVES // len(choice.metrics)]
     problems = []
     if gone := len(run_ids) - len(runs):

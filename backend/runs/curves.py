@@ -10,7 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
-from sqlalchemy import select, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session, defer
 
 from backend.domain.results.curves import Band, MetricCurve, mean_curve, smooth, thin
@@ -19,7 +19,7 @@ from backend.domain.vocabulary import RunKind
 from backend.errors import InvalidInput
 from backend.operations.ids import parse_id
 from backend.operations.schemas import Request, Response
-from backend.runs.queries import with_relations
+from backend.runs.queries import find_runs
 from backend.runs.tables import Run
 
 if TYPE_CHECKING:
@@ -207,17 +207,10 @@ SELECT name, count(*) AS runs FROM hop WHERE name IS NOT NULL GROUP BY name ORDE
 """)
 
 
-def find_runs(session: Session, run_ids: Sequence[uuid.UUID]) -> list[Run]:
-    """The runs that exist, in this order."""
-    statement = with_relations(select(Run)).options(defer(Run.summary)).where(Run.id.in_(run_ids))
-    known = {run.id: run for run in session.scalars(statement)}
-    return [known[run_id] for run_id in run_ids if run_id in known]
-
-
 def requested_runs(session: Session, request: CurvesRequest) -> list[Run]:
     """Raises InvalidInput if one does not exist for the person who asks."""
     run_ids = request.run_ids
-    runs = find_runs(session, run_ids)
+    runs = find_runs(session, run_ids, defer(Run.summary))
     if missing := set(run_ids) - {run.id for run in runs}:
         raise InvalidInput(fields={"run": f"There is no run {min(map(str, missing))}."})
     return runs
@@ -322,7 +315,7 @@ def read_curves(session: Session, request: CurvesRequest) -> CurvesResponse:
 def curve_rows(session: Session, request: CurvesRequest) -> Iterator[tuple[object, ...]]:
     """The stored points of the range, every one of them, as rows of a table: run, name, metric, step, x, value."""
     whole = request.model_copy(update={"group": False, "smoothing": 0.0})
-    for run in find_runs(session, request.run_ids):
+    for run in find_runs(session, request.run_ids, defer(Run.summary)):
         stored, _ = _stored_curves(session, whole, [run], has_all=True)
         for (_, metric), curve in stored.items():
             if not isinstance(curve, str):

@@ -75,7 +75,7 @@ def update_run(session: Session, actor: Actor, run: Run, request: UpdateRun) -> 
 def tag_runs(session: Session, actor: Actor, request: TagRuns) -> Page[RunResponse]:
     """Add tags to several runs, or remove them."""
     service.tag_runs(session, queries.runs_by_id(session, request.runs), request.add, request.remove)
-    return Page(items=[RunResponse.of(queries.get_run(session, run_id)) for run_id in request.runs])
+    return Page(items=[RunResponse.of(run) for run in queries.find_runs(session, request.runs)])
 
 
 @operation(
@@ -144,7 +144,7 @@ def get_curves(session: Session, actor: Actor, request: CurvesRequest) -> Curves
 @operation("GET /curves/file", role=Role.VIEWER)
 def download_curves(session: Session, actor: Actor, request: CurvesRequest) -> Download:
     """Download the stored points of these metrics as CSV: every point of the range, not smoothed."""
-    requested_runs(session, request)  # refuses before the file is sent, whose own session is not limited to a person
+    requested_runs(session, request)  # refuses what does not exist, before the file is sent
 
     def content(own: Session) -> Iterator[bytes]:
         yield from csv_lines(("run", "name", "metric", "step", request.x.label, "value"), curve_rows(own, request))

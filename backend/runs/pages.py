@@ -1,6 +1,5 @@
 """/runs and /runs/{id}: the list, the live overview of one run, and its curves."""
 
-import re
 import threading
 import time
 import uuid
@@ -40,7 +39,7 @@ from backend.runs.service import request_stop, tag_runs
 from backend.studies.patterns import known_onsets, pattern_name
 from backend.training.league import league_of
 from backend.training.tables import Intervention
-from backend.web.csv_files import csv_lines
+from backend.web.csv_files import csv_response
 from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.page import page, render_block, see_other
@@ -198,9 +197,7 @@ def download_points(
     names = [each.name for chart in [*main, *more] if chart.key == wanted.chart for each in chart.series]
     request = CurvesRequest(run=[str(run_id)], low=wanted.low, high=wanted.high).model_copy(update={"curve": names})
     rows = curve_rows(session, request) if names else iter(())
-    content = b"".join(csv_lines(("run", "name", "metric", "step", request.x.label, "value"), rows))
-    file = f'attachment; filename="{re.sub("[^A-Za-z0-9_.-]+", "-", wanted.chart)[:80]}.csv"'
-    return Response(content, media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})
+    return csv_response(wanted.chart, ("run", "name", "metric", "step", request.x.label, "value"), rows)
 
 
 def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> dict[str, object]:

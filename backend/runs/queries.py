@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.orm import Session, contains_eager, defaultload, defer, joinedload
+from sqlalchemy.orm.interfaces import ORMOption
 
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.training.mix import MixPart
@@ -62,6 +63,13 @@ def get_run(session: Session, run_id: uuid.UUID) -> Run:
     if run is None:
         raise NotFound("There is no such run.")
     return run
+
+
+def find_runs(session: Session, ids: Sequence[uuid.UUID], *options: ORMOption) -> list[Run]:
+    """The runs that exist, in this order, with their relations."""
+    statement = with_relations(select(Run)).options(*options).where(Run.id.in_(ids))
+    known = {run.id: run for run in session.scalars(statement)}
+    return [known[run_id] for run_id in ids if run_id in known]
 
 
 def runs_by_id(session: Session, ids: Sequence[uuid.UUID]) -> Sequence[Run]:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, joinedload
 from backend.checkpoints.tables import Checkpoint
 from backend.core.events import RUNS, announce
 from backend.core.queue import enqueue
-from backend.core.row_access import current_project
+from backend.core.row_access import current_project, is_taken
 from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id, stable_id
 from backend.domain.runs.capabilities import QUEUES
@@ -24,7 +24,6 @@ from backend.environments.service import start_check
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput, NotFound
 from backend.operations.ids import parse_id
-from backend.policies.queries import is_policy_name_taken
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
 from backend.training.branches import JOB, BranchVersion
@@ -48,7 +47,7 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
     version = versions[0]
     reason = reason_without_certificate(versions, request.without_certificate)
     policy_name = (request.name or f"{version.environment.name}-{run_id.hex[-6:]}").strip()
-    if is_policy_name_taken(session, policy_name):
+    if is_taken(session, Policy.name, policy_name):
         raise InvalidInput(fields={"name": f"There is a policy named {policy_name} already."})
     policy = Policy(
         name=policy_name,

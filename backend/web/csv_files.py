@@ -2,7 +2,10 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator
+
+from fastapi.responses import Response
 
 _SIGNS = ("=", "+", "-", "@", "\t", "\r")
 _BLOCK = 1000
@@ -23,3 +26,10 @@ def csv_lines(head: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator
             text.seek(0)
             text.truncate()
     yield text.getvalue().encode()
+
+
+def csv_response(name: str, head: Iterable[str], rows: Iterable[Iterable[object]]) -> Response:
+    """Return a small table as a file called `name`.csv."""
+    file = f'attachment; filename="{re.sub("[^A-Za-z0-9_.-]+", "-", name)[:80]}.csv"'
+    content = b"".join(csv_lines(head, rows))
+    return Response(content, media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})

@@ -172,8 +172,7 @@ def _session_and_unread_count() -> Select[WebSession, int, Any]:
     since = func.greatest(Person.created_at, func.now() - timedelta(days=UNREAD_DAYS))
     unread_count = (  # a column of the same statement, so that no page needs another one
         select(func.count(Notice.id))
-        .where(Notice.created_at >= since, Notice.kind != NoticeKind.TEST, ~is_read)
-        .where(Notice.person_id.is_(None) | (Notice.person_id == Person.id))
+        .where(Notice.created_at >= since, Notice.kind != NoticeKind.TEST, Notice.is_for(Person.id), ~is_read)
         .correlate(Person)
         .scalar_subquery()
     )

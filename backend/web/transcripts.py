@@ -215,7 +215,7 @@ def transcript_of(
 
 def with_views(
     entries: Sequence[Entry],
-    renderer: ViewRenderer | None,
+    renderer: ViewRenderer,
     opening: Mapping[str, Any],
     steps: Sequence[Mapping[str, Any]],
     *,
@@ -227,7 +227,7 @@ def with_views(
     The policy does not read the last observation, so no message holds it: with `is_end_shown`, its views follow the
     last reply as an entry without text.
     """
-    if renderer is None or not renderer.specs:
+    if not renderer.specs:
         return list(entries)
 
     def views_at(turn: int) -> list[RenderedView]:

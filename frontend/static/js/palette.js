@@ -12,7 +12,7 @@
     const named = new Map();
     for (const element of document.querySelectorAll("main .actions :is(a.button, button), main [data-key]")) {
       if (element.disabled || !element.checkVisibility()) continue;
-      const name = element.dataset.keyLabel || proctorKeys.nameOf(element);
+      const name = proctorKeys.nameOf(element);
       if (name && !named.has(name)) named.set(name, element);
     }
     return named;
