@@ -134,4 +134,4 @@ def test_an_assignment_is_announced_once_and_not_to_oneself(
 def test_the_page_shows_what_each_verdict_means_and_causes(reviewer: TestClient, item: uuid.UUID) -> None:
     page = reviewer.get(f"/review/{item}").text
     for text in ("The reward was tricked out of the environment.", "Later certificates replay it"):
-        assert f"{text}" in page.split('class="verdicts"')[1].split("</div>")[0]
+        assert f"{text}" in page.split('class="verdicts explained"')[1].split("</div>")[0]
