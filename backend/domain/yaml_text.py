@@ -133,6 +133,16 @@ def _scalar(loader: Any, node: yaml.ScalarNode) -> object:
     return value
 
 
+def _mapping(loader: Any, node: yaml.MappingNode) -> dict[str, object]:
+    """Read a mapping. Its keys are text as it is written, like those of JSON: `12: a` has the key "12"."""
+    loader.flatten_mapping(node)
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            key.tag = f"{_CORE}str"
+    mapping: dict[str, object] = loader.construct_mapping(node, deep=True)
+    return mapping
+
+
 def _refused(loader: Any, node: yaml.Node) -> object:
     kind = str(node.tag).removeprefix(_CORE)[:60]
     raise yaml.constructor.ConstructorError(None, None, f"values of type `{kind}` are not available", node.start_mark)
@@ -140,6 +150,7 @@ def _refused(loader: Any, node: yaml.Node) -> object:
 
 for _kind in ("int", "float", "str", "bool"):
     _Loader.add_constructor(f"{_CORE}{_kind}", _scalar)
+_Loader.add_constructor(f"{_CORE}map", _mapping)
 for _kind in ("timestamp", "binary", "omap", "pairs", "set"):
     _Loader.add_constructor(f"{_CORE}{_kind}", _refused)
 _Loader.add_constructor(None, _refused)

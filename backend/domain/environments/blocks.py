@@ -12,7 +12,7 @@ READING = "reading"
 class ManifestBlock(BaseModel):
     """The manifest or a part of it: immutable, without unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(allow_inf_nan=False, extra="forbid", frozen=True)
 
 
 def checked_template(text: str, info: ValidationInfo) -> str:
