@@ -7,7 +7,6 @@ import gc
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,10 +93,7 @@ def redis_url(server_folder: Path) -> Iterator[str]:
     sockets = server_folder / "run"
     sockets.mkdir(exist_ok=True)
     valkey = Valkey(server_folder / "valkey", sockets, server_folder / "valkey.log")
-    process, ends = valkey.launch(), time.monotonic() + 60
-    while not valkey.is_ready():
-        assert process.poll() is None and time.monotonic() < ends, valkey.log.read_text()
-        time.sleep(0.02)
+    valkey.start()
     yield valkey.url
     valkey.stop()
 
