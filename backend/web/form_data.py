@@ -99,6 +99,8 @@ class FormField:
     minimum: float | None
     maximum: float | None
     step: str
+    min_length: int | None
+    """Characters of a text; the browser asks for them before it sends the form."""
     choices: tuple[str, ...]
     unit: str
 
@@ -141,6 +143,7 @@ def form_fields(model: type[BaseModel], values: Mapping[str, object] | None = No
             minimum=schema.get("minimum", schema.get("exclusiveMinimum")),
             maximum=schema.get("maximum", schema.get("exclusiveMaximum")),
             step="1" if schema.get("type") == "integer" else "any",
+            min_length=schema.get("minLength"),
             choices=tuple(str(each) for each in schema.get("enum", ())),
             unit=str(schema.get("unit", "")),
         )
