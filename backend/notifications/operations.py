@@ -94,7 +94,7 @@ def get_preferences(session: Session, actor: Actor) -> PreferencesResponse:
     audited=False,
 )
 def set_preferences(session: Session, actor: Actor, request: PreferencesRequest) -> PreferencesResponse:
-    """Choose which notices you see in Proctor and which you get by email. What is not named gets its default."""
+    """Choose which notices you see in Proctor and which you get by email. This replaces all preferences."""
     values = {"muted": [*map(str, request.muted)], "email": request.email}
     values["email_kinds"] = [*map(str, request.email_kinds)]
     statement = insert(NoticePreference).values(person_id=actor.person_id, **values)

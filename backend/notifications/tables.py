@@ -80,7 +80,7 @@ class NoticeRead(Base):
 
 
 class NoticePreference(Base):
-    """What a member wants to be notified of. No row: everything in Proctor, nothing by email."""
+    """The preferences of a member. No row: everything is shown in Proctor, and nothing is sent by email."""
 
     __tablename__ = "notice_preferences"
 

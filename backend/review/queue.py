@@ -6,11 +6,15 @@ calls `refresh` for everything, because a verdict changes a detector's precision
 
 import uuid
 from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from backend.domain.notifications.notices import NoticeKind
+from backend.notifications.outbox import announce
+from backend.notifications.tables import Notice
 from backend.review.tables import ReviewItem
 
 _WRITTEN = ("detectors", "cluster", "suspicion", "reward_share", "rank", "harm", "verdict", "reviewers", "created_at")
@@ -138,7 +142,7 @@ WITH touched AS (
 UPDATE review_items item SET harm = summed.harm
 FROM summed WHERE item.id = summed.id AND item.harm IS DISTINCT FROM summed.harm
 """
-"""The first waiting item of a cluster stands for all of them: its verdict can be applied to the others. Items of the
+"""The first waiting item of a cluster represents all of them: its verdict can be applied to the others. Items of the
 audit sample are reviewed blind in their own list, so the list by harm, which shows why, must not contain them."""
 
 _MARK = """
@@ -185,6 +189,27 @@ def drop(session: Session, ids: Collection[uuid.UUID]) -> None:
 def refresh(session: Session) -> None:
     """Rank everything again."""
     _write(session, (_PLACE, _MARK, _RANK, _MIX, _HARM), None)
+
+
+def announce_waiting(session: Session) -> bool:
+    """Notify members once per day that flagged items wait, if new ones came since the last time."""
+    last = session.scalar(select(func.max(Notice.created_at)).where(Notice.kind == NoticeKind.REVIEW_WAITING))
+    if last and last > datetime.now(UTC) - timedelta(days=1):
+        return False
+    waiting = select(func.count(), func.max(ReviewItem.created_at)).where(
+        ReviewItem.verdict.is_(None), ReviewItem.harm.is_not(None)
+    )
+    count, newest = session.execute(waiting).one()
+    if not count or (last and newest <= last):
+        return False
+    announce(
+        session,
+        kind=NoticeKind.REVIEW_WAITING,
+        title=f"{count:,} flagged item{'s wait' if count > 1 else ' waits'} for review",
+        text="The queue lists them by expected harm.",
+        path="/review",
+    )
+    return True
 
 
 def _write(session: Session, statements: Collection[str], ids: Collection[uuid.UUID] | None) -> None:

@@ -49,7 +49,7 @@ CAUSED = {
     Verdict.BROKEN_REWARD: "Exact repeats leave the gradient, and authors are asked to repair the reward.",
     Verdict.UNSURE: "Nothing changes, and others still find it in their queue.",
 }
-"""What a verdict on a rollout has caused, after it."""
+"""Effects of a verdict on a rollout, after it was given."""
 
 
 def filter_options(

@@ -3,9 +3,8 @@
 import re
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -17,7 +16,6 @@ from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, Severity
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.notifications.outbox import announce as announce_notice
-from backend.notifications.tables import Notice
 from backend.projects.queries import sees_project_of
 from backend.review import queries, queue
 from backend.review.schemas import ReviewFilter
@@ -143,27 +141,6 @@ def delete_comment(session: Session, actor: Actor, item: ReviewItem, comment_id:
         raise NotAllowed("Only its author and administrators can delete a comment.")
     session.delete(comment)
     audit(session, actor, "review.delete_comment", "review_item", item.id)
-
-
-def announce_waiting(session: Session) -> bool:
-    """Notify members once per day that flagged items wait, if new ones came since the last time."""
-    last = session.scalar(select(func.max(Notice.created_at)).where(Notice.kind == NoticeKind.REVIEW_WAITING))
-    if last and last > datetime.now(UTC) - timedelta(days=1):
-        return False
-    waiting = select(func.count(), func.max(ReviewItem.created_at)).where(
-        ReviewItem.verdict.is_(None), ReviewItem.harm.is_not(None)
-    )
-    count, newest = session.execute(waiting).one()
-    if not count or (last and newest <= last):
-        return False
-    announce_notice(
-        session,
-        kind=NoticeKind.REVIEW_WAITING,
-        title=f"{count:,} flagged item{'s wait' if count > 1 else ' waits'} for review",
-        text="The queue lists them by expected harm.",
-        path="/review",
-    )
-    return True
 
 
 def is_mentioned(text: str, *names: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a member is notified of: kinds hidden in Proctor, email at once, and digests."""
+"""Preferences of a member: kinds hidden in Proctor, email at once, and digests."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ from backend.domain.vocabulary import RunKind, RunStatus
 from backend.notifications.outbox import announce, send_digests
 from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination, NoticePreference
 from backend.results.regressions import announce_regression
-from backend.review.service import announce_waiting
+from backend.review.queue import announce_waiting
 from backend.runs.service import finish_run
 from tests import factories
 from tests.notifications.sending import email, tell, webhook
@@ -26,7 +26,9 @@ def _deliveries(session: Session) -> list[tuple[str, bool]]:
     return sorted((str(row.kind), row.person_id is not None) for row in session.execute(statement))
 
 
-def test_a_hidden_kind_is_neither_listed_nor_counted(viewer: TestClient, reviewer: TestClient, session: Session) -> None:
+def test_a_hidden_kind_is_neither_listed_nor_counted(
+    viewer: TestClient, reviewer: TestClient, session: Session
+) -> None:
     assert viewer.put(URL, json={"muted": ["alarm"]}).json()["muted"] == ["alarm"]
     tell(session)
     session.flush()

@@ -1,4 +1,4 @@
-"""The list by expected harm, the limited audit sample beside it, and what rows and verdicts say."""
+"""The list by expected harm, the limited audit sample next to it, and the text of rows and verdicts."""
 
 import uuid
 

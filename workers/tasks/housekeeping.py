@@ -25,8 +25,7 @@ from backend.graders.budgets import grade_within_budgets
 from backend.notifications.outbox import send_digests
 from backend.notifications.tables import Notice
 from backend.review.audit_sample import draw_audits
-from backend.review.queue import refresh
-from backend.review.service import announce_waiting
+from backend.review.queue import announce_waiting, refresh
 from backend.rollouts.filters import body_of
 from backend.rollouts.tables import Rollout, RolloutText
 from backend.runs.tables import Run
@@ -97,7 +96,7 @@ def resend_wake_ups() -> int:
 
 def tidy() -> None:
     """Delete what has expired, draw the audit sample, start graders within their budgets, sort the review queue, notify
-    members of what waits, send digests, wake transfer reports and check old certificates at night.
+    members of waiting items, send digests, wake transfer reports and check old certificates at night.
 
     Each step has its own transaction: a failing one does not stop the others.
     """

@@ -43,7 +43,7 @@ class ChatNotice:
     title: str
     text: str
     label: str
-    """Its kind in words."""
+    """Its kind."""
     url: str
     created_at: datetime
     run: tuple[str, str] | None = None
