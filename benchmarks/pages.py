@@ -77,7 +77,10 @@ WEIGHTS = {"win": 1.0, "format": 0.2, "invalid_move": -0.1}
 NOTE_KEYS = """(() => {
     const now = () => performance.timeOrigin + performance.now();
     const painted = () => sessionStorage.setItem('painted', now());
-    addEventListener('keydown', () => { sessionStorage.setItem('key', now()); sessionStorage.removeItem('painted'); }, true);
+    addEventListener('keydown', () => {
+        sessionStorage.setItem('key', now());
+        sessionStorage.removeItem('painted');
+    }, true);
     new PerformanceObserver(() => painted()).observe({ type: 'paint', buffered: true });
     addEventListener('DOMContentLoaded', () => new MutationObserver((changes) => {
         const isNext = changes.some((change) => [...change.addedNodes].some((node) => node.id === 'case'));
