@@ -36,25 +36,26 @@
     const old = item.querySelector('form[action^="/review/undo"]');
     const button = Object.assign(document.createElement("button"), { type: "button", className: "button", textContent: "Undo" });
     Object.assign(button.dataset, { key: "u", kind: "quiet" });
-    button.addEventListener("click", () => stored.then(() => shown().querySelector('form[action^="/review/undo"] button')?.click()));
+    button.addEventListener("click", () => stored.then((isStored) => isStored && shown().querySelector('form[action^="/review/undo"] button')?.click()));
     if (old) old.replaceWith(button);
     else item.querySelector(".page-head .actions, .page-head")?.append(button);
   };
 
   const store = async (form, body, before, item, address) => {
     let response;
-    try { response = await fetch(form.action, { method: "POST", body }); } catch { /* no answer */ }
-    if (!response?.ok) {
+    try { response = await fetch(form.action, { method: "POST", body, keepalive: true }); } catch { /* no answer */ }
+    if (!response?.ok || !pathOf(response.url).startsWith("/review")) { // elsewhere: the session has ended
       if (shown() === item) show(before.item, before.address);
       report(`The verdict was not stored${response ? ` (HTTP ${response.status})` : ""}. Your comment is still here; try again.`, "bad");
-      return;
+      prefetch();
+      return false;
     }
     const answer = parse(await response.text());
     document.getElementById("notices").replaceChildren(...answer.getElementById("notices")?.childNodes ?? []);
-    if (shown() !== item) return; // the next verdict was given in the meantime
+    if (shown() !== item) return true; // the next verdict was given in the meantime
     const fresh = answer.getElementById("case");
-    if (!fresh) return location.assign(response.url); // nothing is left
-    if (pathOf(response.url) !== pathOf(address)) return show(fresh, response.url), prefetch();
+    if (!fresh) return location.assign(response.url), false; // nothing is left
+    if (pathOf(response.url) !== pathOf(address)) return show(fresh, response.url), prefetch(), true;
     for (const part of [...item.querySelectorAll(":scope > .offer")]) part.remove();
     const head = item.querySelector(":scope > .page-head");
     const parts = [...fresh.children].slice(0, [...fresh.children].findIndex((each) => each.matches(".review")));
@@ -63,6 +64,7 @@
     item.dataset.next = fresh.dataset.next;
     history.replaceState(null, "", response.url);
     prefetch();
+    return true;
   };
 
   document.addEventListener("submit", (event) => {
