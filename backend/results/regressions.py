@@ -33,7 +33,7 @@ def announce_regression(session: Session, run: Run) -> bool:
         .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
         .where(*same, EnvironmentVersion.environment_id == environment.scalar_subquery(), Run.id != run.id)
         .where(Run.kind == RunKind.EVALUATION, Run.status == RunStatus.COMPLETED, Run.project_id == run.project_id)
-        .where(Run.created_at < run.created_at, Run.configuration["split"] == run.configuration.get("split"))
+        .where(Run.created_at < run.created_at, Run.configuration["split"].astext == run.configuration.get("split"))
         .order_by(Run.created_at.desc())
         .limit(1)
     )

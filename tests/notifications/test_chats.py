@@ -7,13 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.orm import Session
 
-from backend.core.session import transaction
 from backend.domain.notifications.chat import ChatNotice, WebhookFormat, cut, discord_payload, slack_payload
 from backend.notifications.schemas import DestinationRequest
-from tests.notifications.receivers import WebServer
-from tests.notifications.sending import carry_out, tell, webhook
 
 RECORDED = Path(__file__).parent / "recorded"
 HOSTILE = (
@@ -110,14 +106,3 @@ def test_addresses_of_slack_and_discord_are_recognized() -> None:
         )
     }
     assert list(found.values()) == [WebhookFormat.SLACK, WebhookFormat.DISCORD, WebhookFormat.JSON]
-
-
-@pytest.mark.parametrize("format", [WebhookFormat.SLACK, WebhookFormat.DISCORD])
-def test_a_chat_gets_its_format(web: WebServer, format: WebhookFormat, session: Session) -> None:
-    with transaction() as own:
-        webhook(own, web.url).configuration = {"url": web.url, "format": str(format)}
-        tell(own)
-    carry_out()
-    (got,) = web.received
-    assert ("blocks" in got.json, "embeds" in got.json) == (format == "slack", format == "discord")
-    assert "game is paused" in str(got.json)
