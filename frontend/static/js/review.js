@@ -21,7 +21,7 @@
     htmx.process(item);
     history.pushState(null, "", address);
     scrollTo(0, 0);
-    document.dispatchEvent(new CustomEvent("htmx:after:swap", { detail: {} })); // local times, switches of transcripts
+    document.dispatchEvent(new CustomEvent("htmx:after:swap", { detail: { ctx: {} } })); // local times, switches of transcripts
   };
 
   const report = (text, kind = "good") => {
