@@ -87,7 +87,7 @@ NOTE_KEYS = """(() => {
         if (isNext) requestAnimationFrame(() => setTimeout(painted));
     }).observe(document.body, { childList: true, subtree: true }));
 })()"""
-"""The next item is a page of its own, or replaces the element of this one: then it is painted after the next frame."""
+"""The next item is a separate page, or replaces the element of this one: then it is painted after the next frame."""
 IS_PAINTED = "sessionStorage.getItem('painted') !== null"
 MS_SINCE_KEY = "Number(sessionStorage.getItem('painted')) - Number(sessionStorage.getItem('key'))"
 READING_MS = 1000

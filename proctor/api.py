@@ -2067,7 +2067,7 @@ class NotificationsOperations(Namespace):
         ]
         | None = None,
     ) -> PreferencesResponse:
-        """Choose which notices you see in Proctor and which you get by email. What is not named gets its default.
+        """Choose which notices you see in Proctor and which you get by email. This replaces all preferences.
 
         - `muted`: Kinds that are not shown in Proctor. Repeatable. Default: none.
         - `email`: When notices are sent to your email address, through the mail server.

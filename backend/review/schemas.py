@@ -138,7 +138,7 @@ class ReviewTargetRequest(Request):
 
 
 class AuditLimitRequest(Request):
-    audits_per_day: int = Field(
+    audits_per_day: Annotated[int, Cli(argument=True)] = Field(
         ge=1, le=1000, description="Number of rollouts in the audit sample per day, of all runs."
     )
 
