@@ -117,7 +117,7 @@ def usage_by_project(
         figures += [
             func.count().filter(share > 0),
             func.sum(runs.c.tokens * share),
-            func.sum(runs.c.cost * share),
+            func.sum(runs.c.cost * share).filter(share > 0),
             func.sum(runs.c.gpus * inside) / 3600,
             func.sum(runs.c.threads * inside).filter(runs.c.gpus == 0) / 3600,
         ]

@@ -178,6 +178,7 @@ def test_spending_is_by_project_with_the_week_before(session: Session, version: 
     assert (default.now.cost, default.before.cost) == (2.0, 2.0)
     assert default.before.gpu_hours == pytest.approx(48)
     assert (vision.now.tokens, vision.now.cost) == (240, pytest.approx(0.5))
+    assert vision.before.cost is None
     assert vision.now.cpu_hours == pytest.approx(6)
     assert vision.before.runs == 0
     chosen = usage_by_project(session, (NOW - 2 * WEEK, NOW - WEEK), NOW, other.id)
