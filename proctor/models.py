@@ -2824,7 +2824,7 @@ class RewardTrust(Model):
     environment: str
     version: int
     certificate: CheckStatus | None
-    """Of the latest evaluated version; null if its checks were not run."""
+    """State of the version's latest certificate. Null: its checks were not run."""
     rollouts: int
     """Completed rollouts of the week's runs that detectors scan."""
     flagged: int
