@@ -98,8 +98,8 @@ def show_week(week: Json) -> None:
         )
         for each in week["environments"]
     ]
-    columns = ("environment", "best policy", "reward", "gain", "over")
-    write_table(columns, results, empty="No evaluation ended this week.")
+    head = ("environment", "best policy", "reward", "gain", "over")
+    write_table(head, results, empty="No evaluation ended this week.")
     worse = [
         (each["policy"], each["environment"], _interval(each["difference"], "+.3f"), each["cause"], each["run_id"])
         for each in week["regressions"]
@@ -124,8 +124,8 @@ def show_week(week: Json) -> None:
         for each in week["spending"]
         for period, now in (("this week", each["now"]), ("week before", each["before"]))
     ]
-    columns = ("project", "period", "tokens", "usd", "gpu hours", "cpu hours")
-    write_table(columns, spending, empty="Nothing was spent.")
+    periods = ("project", "period", "tokens", "usd", "gpu hours", "cpu hours")
+    write_table(periods, spending, empty="Nothing was spent.")
 
 
 def _interval(estimate: Json | None, form: str = ".3f") -> str | None:

@@ -280,7 +280,7 @@ def _row(run: Run, scale: RewardScale | None) -> LeaderboardRow:
 
 
 def _estimate(figure: object) -> Estimate | None:
-    ends = [figure.get(name) for name in ("mean", "low", "high")] if isinstance(figure, dict) else [None]
-    if None in ends:
+    names = ("mean", "low", "high")
+    if not isinstance(figure, dict) or any(figure.get(name) is None for name in names):
         return None
-    return Estimate(*ends, int(figure.get("count") or 0))
+    return Estimate(figure["mean"], figure["low"], figure["high"], int(figure.get("count") or 0))

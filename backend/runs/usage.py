@@ -75,9 +75,12 @@ def usage_by_project(
     A run that is in both periods is divided by time. Runs that have not ended are counted from their rollouts.
     """
     earliest = min(starts)
-    active = (Run.started_at.is_not(None), or_(Run.ended_at.is_(None), Run.ended_at >= earliest))
+    active: list[ColumnElement[bool]] = [
+        Run.started_at.is_not(None),
+        or_(Run.ended_at.is_(None), Run.ended_at >= earliest),
+    ]
     if project_id is not None:
-        active = (*active, Run.project_id == project_id)
+        active.append(Run.project_id == project_id)
     kept = Run.summary[USAGE]
     is_kept = and_(Run.ended_at.is_not(None), or_(kept.is_not(None), Run.summary["tokens_in"].is_not(None)))
     stored = (
@@ -109,8 +112,8 @@ def usage_by_project(
     seconds = func.extract("epoch", runs.c.ended_at - runs.c.started_at)
     figures = []
     for start, end in ((starts[1], until), (starts[0], starts[1])):
-        inside = func.extract("epoch", func.least(runs.c.ended_at, end) - func.greatest(runs.c.started_at, start))
-        inside = func.greatest(cast(inside, Float), 0.0)
+        overlap = func.extract("epoch", func.least(runs.c.ended_at, end) - func.greatest(runs.c.started_at, start))
+        inside = func.greatest(cast(overlap, Float), 0.0)
         share = case(
             (seconds > 0, inside / cast(seconds, Float)), (runs.c.started_at.between(start, end), 1.0), else_=0.0
         )
@@ -138,7 +141,7 @@ def usage_by_project(
     return sorted(rows, key=lambda row: (-row.now.tokens, row.project))
 
 
-def _graded(starts: Sequence[datetime], until: datetime, project_id: uuid.UUID | None) -> Select[Any]:
+def _graded(starts: Sequence[datetime], until: datetime, project_id: uuid.UUID | None) -> Select[*tuple[Any, ...]]:
     """Sum tokens and costs of the grades since the second start, then before it, by project.
 
     Only the grades of work that had not ended before the first start are read.
