@@ -489,7 +489,11 @@ class StoredTeam:
         ]
         place = ROLLOUT_COLUMNS.replace("\n", " ").replace(" ", "").split(",").index("reward")
         reward = estimate_mean([row[place] for row in rollouts if row[place] is not None])
-        summary = {"reward": reward and asdict(reward), "rollouts": self._rollouts, "completed": self._rollouts}
+        summary: dict[str, object] = {
+            "reward": reward and asdict(reward),
+            "rollouts": self._rollouts,
+            "completed": self._rollouts,
+        }
         summary |= {"tokens_in": 500 * self._rollouts, "tokens_out": 55 * self._rollouts, "cost": 0.01, "priced": 1}
         columns = (
             "id, kind, name, status, version_id, policy_id, configuration, columns, weights, seed, progress, summary"
