@@ -253,7 +253,7 @@ LARGE = TeamSize(environments=500, runs=5000, rollouts=1_000_000, flags=100_000,
 QUICK = TeamSize(environments=6, runs=40, rollouts=3000, flags=200, largest=400)
 NEEDED_BYTES = 20_000_000_000
 REQUESTS = 9
-"""Of each page. The first one counts too."""
+"""Number of requests of each page. The first one counts too."""
 
 
 def _walk_both(options: Options) -> Iterator[Measure]:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 def kept_if_ended(kept: Shared[T], run: Run, key: Hashable, read: Callable[[], T]) -> T:
     """Return what `read` finds in a run's rollouts. Of a run that has ended it is read once, until it is resumed.
 
-    The person's access to the run must have been checked. Nobody changes the value.
+    The person's access to the run must have been checked. Callers do not change the value.
     """
     if not run.status.is_over:
         return read()
