@@ -124,6 +124,7 @@ if TYPE_CHECKING:
         VersionDetail,
         VersionResponse,
         View,
+        WeekResponse,
         WholeRolloutResponse,
         WorkersResponse,
     )
@@ -2439,6 +2440,15 @@ class OverviewOperations(Namespace):
 
         - `text`: Part of a name, an id, or the last characters of an id."""
         return self._call("", "GET", "/find", "query", text=text)
+
+    def get_week(self) -> WeekResponse:
+        """Get the last seven days: best policies, regressions, trust in rewards, review backlog and spending by project."""
+        return self._call(
+            "WeekResponse",
+            "GET",
+            "/week",
+            "query",
+        )
 
 
 class PoliciesOperations(Namespace):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID
@@ -413,6 +414,42 @@ class Gpu(Model):
     memory_mb: int = 0
 
 
+class Usage(Model):
+    """What runs and graders used in a period."""
+
+    runs: int = 0
+    tokens: int = 0
+    """Read and written, by policies and graders."""
+    cost: float | None = None
+    """US dollars at the prices of policies; null if nothing had a price."""
+    gpu_hours: float = 0.0
+    cpu_hours: float = 0.0
+    """Hours of runs that used no GPU, times the CPU threads of a training run."""
+
+
+class ReviewDay(Model):
+    day: date
+    """UTC."""
+    new: int
+    verdicts: int
+
+
+class CheckStatus(StrEnum):
+    passed = "passed"
+    warned = "warned"
+    failed = "failed"
+    skipped = "skipped"
+
+
+class Estimate(Model):
+    """A mean with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
 class PreflightStatus(StrEnum):
     queued = "queued"
     running = "running"
@@ -674,6 +711,16 @@ class RunKind(StrEnum):
     replay = "replay"
 
 
+class CertificateTold(Model):
+    """The newest one of the version, whatever it was when the run began."""
+
+    status: CheckStatus
+    passed: int
+    total: int
+    failed: list[str]
+    issued_at: AwareDatetime
+
+
 class DetectorTold(Model):
     id: str
     title: str
@@ -846,13 +893,6 @@ class AlarmAnswer(StrEnum):
     dismiss = "dismiss"
 
 
-class CheckStatus(StrEnum):
-    passed = "passed"
-    warned = "warned"
-    failed = "failed"
-    skipped = "skipped"
-
-
 class Coverage(Model):
     """Number of planned rollouts that have a reward: part of every average."""
 
@@ -911,15 +951,6 @@ class RewardScale(Model):
 
     floor: float
     gold: float
-
-
-class Estimate(Model):
-    """A mean with its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-    count: int
 
 
 class SuccessResponse(Model):
@@ -2787,6 +2818,86 @@ class Capabilities(Model):
     """Advice for administrators about the isolation."""
 
 
+class EnvironmentResult(Model):
+    """The best policy of an environment's latest evaluated version."""
+
+    environment: str
+    version: int
+    setup: str
+    policy: str | None
+    """Null if only scripted policies were evaluated."""
+    run_id: UUID | None
+    reward: Estimate | None
+    ranked: int
+    """Number of ranked policies."""
+    baseline: str | None
+    """The best scripted baseline with the same setup."""
+    baseline_run_id: UUID | None
+    baseline_reward: Estimate | None
+    gain: Estimate | None = None
+    """Difference to the baseline, paired by task; null without a baseline or a task that both completed."""
+
+
+class Regression(Model):
+    """An evaluation of this week that is worse than the one before on the same tasks: the interval excludes 0."""
+
+    environment: str
+    policy: str
+    cause: str
+    """What changed: `environment version`, `checkpoint`, or `nothing known`."""
+    before: str
+    """The version or checkpoint before, and after; empty if none changed."""
+    after: str
+    before_run_id: UUID
+    run_id: UUID
+    difference: Estimate
+    at: AwareDatetime
+
+
+class RewardTrust(Model):
+    """How far the reward of an environment can be trusted."""
+
+    environment: str
+    version: int
+    certificate: CheckStatus | None
+    """State of the version's latest certificate. Null: its checks were not run."""
+    rollouts: int
+    """Completed rollouts of the week's runs that detectors scan."""
+    flagged: int
+    flag_rate: float | None
+    flag_low: float
+    flag_high: float
+    """95% interval."""
+    audited: int
+    """Rollouts of the random audit sample with a verdict."""
+    audited_share: float | None
+    hack_rate: float | None
+    """Share of hacks by verdicts; null until someone reviewed an unflagged rollout of the sample."""
+    hack_low: float | None
+    hack_high: float | None
+    """95% interval."""
+
+
+class ReviewBacklog(Model):
+    open: int
+    new: int
+    """Open or reviewed items of rollouts and flags that were stored this week."""
+    verdicts: int
+    """Given this week, those on whole clusters excluded."""
+    median_age_seconds: float | None
+    """Of open items."""
+    days: list[ReviewDay]
+
+
+class ProjectUsage(Model):
+    """Usage of a project in a period and in the period before."""
+
+    project_id: UUID
+    project: str
+    now: Usage
+    before: Usage
+
+
 class EffortSettings(Model):
     """What both sides play, and how their replies are cut."""
 
@@ -2882,16 +2993,6 @@ class SettingChangeResponse(Model):
     asked_by: UUID | None
     """Null: the run changed it because of an alarm."""
     created_at: AwareDatetime
-
-
-class CertificateTold(Model):
-    """The newest one of the version, whatever it was when the run began."""
-
-    status: CheckStatus
-    passed: int
-    total: int
-    failed: list[str]
-    issued_at: AwareDatetime
 
 
 class Intervened(Model):
@@ -3619,6 +3720,23 @@ class StudyResponse(Job):
     """Onset: the last honest checkpoint."""
     created_at: AwareDatetime
     ended_at: AwareDatetime | None
+
+
+class WeekResponse(Model):
+    """The last seven days of the chosen project, or of all projects that you see."""
+
+    since: AwareDatetime
+    until: AwareDatetime
+    environments: list[EnvironmentResult]
+    environment_count: int
+    """Environments with an evaluation that ended this week. The latest 12 are listed."""
+    regressions: list[Regression]
+    compared: int
+    """Evaluations of this week with an earlier one of the same policy, setup and weights."""
+    trust: list[RewardTrust]
+    review: ReviewBacklog
+    spending: list[ProjectUsage]
+    """By project, the largest number of tokens first."""
 
 
 class WorkerResponse(Model):

@@ -5,14 +5,15 @@ import time
 import uuid
 from collections.abc import AsyncIterable
 from dataclasses import dataclass
+from functools import partial
 from html import escape
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy import func, select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from backend.core.events import RUNS, Hub, topic_of
@@ -25,9 +26,10 @@ from backend.errors import InvalidInput
 from backend.projects.queries import get_project
 from backend.projects.schemas import MoveItems
 from backend.projects.service import move_items
+from backend.results.ended import kept_if_ended
 from backend.results.groups import task_ends
 from backend.results.matches import match_result
-from backend.results.run_figures import FiguresRequest, run_figures
+from backend.results.run_figures import FiguresRequest, RunFigures, run_figures
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
 from backend.runs import queries
@@ -36,6 +38,7 @@ from backend.runs.curves import CurvesRequest, curve_rows
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.schemas import BulkRuns, RunFilter
 from backend.runs.service import request_stop, tag_runs
+from backend.runs.tables import Run
 from backend.studies.patterns import known_onsets, pattern_name
 from backend.training.league import league_of
 from backend.training.tables import Intervention
@@ -48,6 +51,10 @@ from backend.web.streams import AGAIN, END, live, live_page
 
 router = APIRouter()
 OVERVIEW = "runs/overview.html"
+FiguresAndEnds = tuple[RunFigures, list[Row[Any]], list[Row[Any]]]
+"""A run's figures, its hardest and its easiest tasks."""
+_figures: Shared[FiguresAndEnds] = Shared()
+"""Of runs that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +207,19 @@ def download_points(
     return csv_response(wanted.chart, ("run", "name", "metric", "step", request.x.label, "value"), rows)
 
 
+def _figures_of(session: Session, run: Run, choice: FiguresRequest) -> FiguresAndEnds:
+    figures = run_figures(session, run, choice)
+    hardest, easiest = task_ends(session, figures.scope, 5) if figures.scoped.completed else ([], [])
+    return figures, hardest, easiest
+
+
 def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> dict[str, object]:
     run = queries.get_run(session, run_id)
     is_training = run.kind is RunKind.TRAINING
     has_seats = run.version.manifest.get("proctor", {}).get("seats") is not None
-    figures = run_figures(session, run, choice)
-    hardest, easiest = task_ends(session, figures.scope, 5) if figures.scoped.completed else ([], [])
+    read = partial(_figures_of, session, run, choice)
+    # of a training run, they include rows of environments, which change
+    figures, hardest, easiest = read() if is_training else kept_if_ended(_figures, run, choice, read)
     head = run_header(session, run)
     screened = 0
     if is_training:

@@ -22,6 +22,7 @@ from backend.notifications import outbox
 from backend.runs.evaluations import enqueue_shares
 from backend.runs.schemas import UpdateRun
 from backend.runs.tables import Run
+from backend.runs.usage import USAGE, count_usage
 from backend.studies.service import wake_studies
 from backend.studies.tables import StudyCheckpoint
 from backend.web.audit import Requester, audit
@@ -88,7 +89,7 @@ def finish_run(
     _lock(session, run)
     reason = plain_text(reason) if reason else None  # it may contain text of a model or an endpoint
     run.status = status
-    run.summary = {**run.summary, **(summary or {})}
+    run.summary = {**run.summary, **(summary or {}), USAGE: count_usage(session, run)}
     run.reason = reason
     run.ended_at = datetime.now(UTC)
     audit(session, None, "run.finish", "run", run.id, name=run.name, status=str(status), reason=reason)

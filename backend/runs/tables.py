@@ -158,6 +158,16 @@ class Run(Base):
         return "source" in self.configuration
 
     @property
+    def seconds_left(self) -> float | None:
+        """The worker's estimate, else by the rate so far."""
+        progress = self.progress
+        if (estimate := progress.get("seconds_left")) is not None:
+            return float(estimate)
+        left = int(progress.get("total") or 0) - int(progress.get("done") or 0)
+        rate = progress.get("rate")
+        return left / float(rate) if rate and left > 0 else None
+
+    @property
     def can_resume(self) -> bool:
         """It ended early, or some rollouts failed."""
         stopped = {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}
