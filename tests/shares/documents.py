@@ -15,11 +15,13 @@ HOSTILE = "</div><script>alert(1)</script><img src='https://evil.example/x.png'>
 def make_pair(session: Session, **fields: object) -> tuple[Run, Run]:
     """Two evaluations of the same tasks, with hostile replies."""
     version = make_environment_version(session)
-    runs = make_run(session, version, name="base model"), make_run(session, version, name="trained model")
+    policy = make_policy(session, configuration={"script": "gold"})
+    names = ("base model", "trained model")
+    runs = tuple(make_run(session, version, policy, name=name) for name in names)
     for seed, run in enumerate(runs):
         said = [{"role": "user", "content": "Board?"}, {"role": "assistant", "content": f"{seed} {HOSTILE}"}]
         make_rollouts(session, run, random_rows(6, seed=seed), messages=said, **fields)
-    return runs
+    return runs[0], runs[1]
 
 
 def make_training(session: Session) -> Run:
@@ -28,7 +30,7 @@ def make_training(session: Session) -> Run:
     policy = make_policy(session)
     run = make_run(session, version, policy, kind=RunKind.TRAINING, name="training", configuration={"seed": 1})
     for step, seed in ((0, 3), (5, 4)):
-        make_rollouts(session, run, random_rows(6, seed=seed), phase=Phase.HELDOUT, training_step=step)
+        make_rollouts(session, run, random_rows(6, seed=seed), phase=Phase.HELDOUT, step=step)
     make_checkpoint(session, policy, run, step=5, is_best=True, heldout={"training_step": 5}, heldout_reward=0.5)
     return run
 

@@ -18,10 +18,7 @@ def test_a_comparison_shows_the_difference_both_conversations_and_the_safeguards
     session: Session, viewer: TestClient
 ) -> None:
     before, after = make_pair(session)
-    make_flag(
-        session, after, after_rollout := make_rollout(session, after, make_group(session, after), (1.0, 1.0, 0.0))
-    )
-    assert after_rollout.id
+    make_flag(session, after, make_rollout(session, after, make_group(session, after, index=9), (1.0, 1.0, 0.0)))
     ids = str(before.id), str(after.id)
     answer = viewer.get("/compare/report.html", params={"run": ids})
     assert answer.status_code == 200
@@ -31,12 +28,8 @@ def test_a_comparison_shows_the_difference_both_conversations_and_the_safeguards
     assert titles(html) == [
         *("Runs", "Difference", "Conversations", "Safeguards of base model", "Safeguards of trained model")
     ]
-    for text in (
-        "95% bootstrap interval",
-        "Reward columns",
-        "&lt;script&gt;alert(1)&lt;/script&gt;",
-        "Exported by Viewer",
-    ):
+    escaped = "&lt;script&gt;alert(1)&lt;/script&gt;"
+    for text in ("95% bootstrap interval", "Reward columns", escaped, "Exported by Viewer"):
         assert text in html, text
     same = viewer.get(f"/api/v1/runs/{ids[1]}/report", params={"against": ids[0]})
     assert titles(same.text) == titles(html)
@@ -62,9 +55,8 @@ def test_a_training_run_is_compared_with_its_beginning(session: Session, viewer:
 def test_a_very_long_conversation_is_shortened(session: Session, viewer: TestClient) -> None:
     version = make_environment_version(session)
     run = make_run(session, version, name="long")
-    messages = [
-        {"role": ("user", "assistant")[turn % 2], "content": f"turn {turn} " + "<&x" * 3400} for turn in range(1000)
-    ]
+    roles = ("user", "assistant")
+    messages = [{"role": roles[turn % 2], "content": f"turn {turn} " + "<&x" * 3400} for turn in range(1000)]
     make_rollout(session, run, make_group(session, run), (1.0, 1.0, 0.0), messages=messages)
     html = viewer.get(f"/runs/{run.id}/report.html").text
     assert len(html) < 1_500_000
@@ -77,8 +69,10 @@ def test_nothing_active_is_left_of_a_page() -> None:
     html = without_interaction(
         "<div class='a' onclick='x()'><a href='/runs'>run</a><script>bad()</script><form><p>gone</p></form>"
         "<svg class='icon'><use href='/x.svg#y'/></svg><svg viewBox='0 0 1 1'><rect width='1'/></svg>"
-        "<img src='https://x.example/y.png'><img src='data:image/png;base64,AA' alt='b'><details class='drop'>menu</details>"
-        "<time datetime='2026-01-01' title='1 Jan 2026'>3 h ago</time><p hidden>gone</p>a &lt;b&gt; &amp;amp;</div><p>open"
+        "<img src='https://x.example/y.png'><img src='data:image/png;base64,AA' alt='b'>"
+        "<details class='drop'>menu</details>"
+        "<time datetime='2026-01-01' title='1 Jan 2026'>3 h ago</time><p hidden>gone</p>"
+        "a &lt;b&gt; &amp;amp;</div><p>open"
     )
     assert html == (
         '<div class="a">run<svg viewBox="0 0 1 1"><rect width="1"></rect></svg>'
