@@ -1,4 +1,4 @@
-"""What a comparison shows: the differences, the most changed tasks, and one task side by side."""
+"""The content of a comparison: the differences, the most changed tasks, and one task side by side."""
 
 import uuid
 from collections.abc import Callable, Sequence

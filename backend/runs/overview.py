@@ -1,4 +1,4 @@
-"""What the overview of a run shows: its figures, charts, newest rollouts and checkpoints."""
+"""The content of a run's overview: its figures, charts, newest rollouts and checkpoints."""
 
 import uuid
 from collections.abc import Mapping

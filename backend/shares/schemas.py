@@ -17,7 +17,7 @@ Item = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max
 
 
 class SharedItem(Request):
-    """What a link or a report shows."""
+    """The item that a link or a report shows."""
 
     kind: Annotated[ShareKind, Cli(argument=True)] = Field(description="Kind of item.")
     item: Annotated[list[Item], Cli(argument=True)] = Field(
