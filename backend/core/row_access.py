@@ -3,17 +3,16 @@
 A table with a `project_id` belongs to projects directly, every other one through its foreign keys, so a new table is
 covered without a line here. `limit_to` holds for the rest of a session: statements then find no row of a hidden
 project, wherever its table occurs in them, and a flush refuses changes that need a higher role in the row's project.
-Jobs have no such limit. `only_rows` is the narrower limit of a shared link: some rows with what belongs to them.
+Jobs have no such limit.
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Table, and_, event, false, not_, or_, select
+from sqlalchemy import Column, ColumnElement, Table, and_, event, not_, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Mapper, ORMExecuteState, Session, UOWTransaction, with_loader_criteria
 from sqlalchemy.orm.interfaces import ORMOption
 from sqlalchemy.sql.selectable import NamedFromClause
@@ -25,11 +24,8 @@ from backend.errors import NotAllowed
 
 Hidden = frozenset[uuid.UUID]
 """Ids of hidden projects."""
-SharedRows = Mapping[str, frozenset[uuid.UUID]]
-"""Ids by name of their table."""
 
 _LIMIT = "row_access"
-_ONLY = "only_rows"
 _OWNER = "project_id"
 _NOT_CONTENT = frozenset({"projects", "project_members"})
 """Tables of the projects themselves."""
@@ -47,22 +43,6 @@ class _Limit:
 def limit_to(session: Session, access: ProjectAccess, current: uuid.UUID | None = None) -> None:
     """Limit the session to the rows that a person may see and change. New rows belong to the `current` project."""
     session.info[_LIMIT] = _Limit(access, current)
-
-
-@contextmanager
-def only_rows(session: Session, rows: SharedRows) -> Iterator[None]:
-    """Within the block, find only these rows and what belongs to them through foreign keys, and refuse all changes.
-
-    Rows that were loaded before are forgotten, so that none of them is found without a statement.
-    """
-    session.flush()
-    session.expunge_all()
-    session.info[_ONLY] = frozenset((name, ids) for name, ids in rows.items())
-    try:
-        yield
-    finally:
-        del session.info[_ONLY]
-        session.expunge_all()
 
 
 def current_project(session: Session) -> uuid.UUID | None:
@@ -170,25 +150,6 @@ def _visible(table: Table, columns: Callable[[Column[Any]], ColumnElement[Any]],
     return and_(*conditions)
 
 
-def _is_shared(
-    table: Table, columns: Callable[[Column[Any]], ColumnElement[Any]], rows: SharedRows
-) -> ColumnElement[bool]:
-    """Return the condition for rows that are listed or belong to a listed one. All ways must lead to listed ones."""
-    found: list[ColumnElement[bool]] = []
-    if listed := rows.get(table.name):
-        found.append(columns(_key(table)).in_(listed))
-    if _OWNER not in table.c:
-        conditions, known = [], []
-        for column in _ways(table):
-            inner = _parent(column).alias()
-            keys = select(inner.c[_key(_parent(column)).name])
-            condition = columns(column).in_(keys.where(_is_shared(_parent(column), partial(_column_of, inner), rows)))
-            conditions.append(or_(columns(column).is_(None), condition) if column.nullable else condition)
-            known.append(columns(column).is_not(None))
-        found.append(and_(or_(*known), *conditions))
-    return or_(*found) if found else false()
-
-
 def _column_of(alias: NamedFromClause[Any], column: Column[Any]) -> ColumnElement[Any]:
     found: ColumnElement[Any] = alias.c[column.name]
     return found
@@ -209,24 +170,8 @@ def _conditions(hidden: Hidden) -> tuple[ORMOption, ...]:
     return tuple(options)
 
 
-@lru_cache(maxsize=16)
-def _conditions_of_share(rows: frozenset[tuple[str, frozenset[uuid.UUID]]]) -> tuple[ORMOption, ...]:
-    options = []
-    for mapper in Base.registry.mappers:
-        if (table := mapper.local_table) in owned_tables() and isinstance(table, Table):
-            criteria = _is_shared(table, partial(_attribute_of, mapper), dict(rows))
-            options.append(with_loader_criteria(mapper.class_, criteria, include_aliases=True))
-    return tuple(options)
-
-
 @event.listens_for(Session, "do_orm_execute")
 def _hide_rows(state: ORMExecuteState) -> None:
-    if (shared := state.session.info.get(_ONLY)) is not None:
-        if state.is_insert or state.is_update or state.is_delete:
-            raise NotAllowed("A shared link only reads.")
-        if state.is_select and not state.is_column_load and not state.is_relationship_load:
-            state.statement = state.statement.options(*_conditions_of_share(shared))
-        return
     limit: _Limit | None = state.session.info.get(_LIMIT)
     is_first = not state.is_column_load and not state.is_relationship_load
     if limit is None or limit.access.is_uniform or not is_first:
@@ -241,8 +186,6 @@ def _hide_rows(state: ORMExecuteState) -> None:
 @event.listens_for(Session, "before_flush")
 def _place_in_current_project(session: Session, context: UOWTransaction, rows: object) -> None:
     """New environments, policies and runs belong to the current project; a run with a source to the source's."""
-    if _ONLY in session.info and (session.new or session.deleted or any(map(session.is_modified, session.dirty))):
-        raise NotAllowed("A shared link only reads.")
     limit: _Limit | None = session.info.get(_LIMIT)
     for row in session.new if limit and limit.current else ():
         is_unplaced = _OWNER in row.__table__.c and row.__table__.name not in _NOT_CONTENT and row.project_id is None

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.core.row_access import only_rows
+from backend.core.only_rows import only_rows
 from backend.domain.environments.audit_coverage import audit_coverage
 from backend.domain.projects.access import ProjectAccess
 from backend.domain.shares import ShareKind

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.row_access import SharedRows
+from backend.core.only_rows import SharedRows
 from backend.domain.shares import ShareKind
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from backend.environments.queries import get_environment, get_version

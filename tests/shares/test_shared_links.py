@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from backend.core.row_access import only_rows
+from backend.core.only_rows import only_rows
 from backend.domain.vocabulary import Role
 from backend.errors import NotAllowed
 from backend.projects.tables import Project
