@@ -60,6 +60,8 @@ from backend.rollouts.regrading import pages as regrading_pages
 from backend.runs import chart_pages, evaluation_pages, tab_pages
 from backend.runs import operations as runs_operations
 from backend.runs import pages as runs_pages
+from backend.shares import operations as shares_operations
+from backend.shares import pages as shares_pages
 from backend.studies import operations as studies_operations
 from backend.studies import pages as studies_pages
 from backend.team import operations as team_operations
@@ -78,6 +80,7 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 THREADS_STUCK_SECONDS = 60.0
 """Six times the limit of a page's statements: threads that take turns are merely busy."""
 PAGES = (
+    shares_pages,
     *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
     *(team_pages, projects_pages, environments_pages, editor_pages, trial_pages, play_pages, import_pages),
     *(policies_pages, evaluation_pages, chart_pages, runs_pages, tab_pages, table_pages, rollouts_pages, results_pages),
@@ -89,6 +92,7 @@ OPERATIONS = (
     *(example_operations, policies_operations, rollouts_operations, regrading_operations, runs_operations),
     *(team_operations, graders_operations, studies_operations, results_operations, environments_operations),
     *(projects_operations, attack_operations, play_operations, import_operations, training_operations),
+    shares_operations,
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         Member,
         MoveResponse,
         NetworkResponse,
+        NewShare,
         NewToken,
         NoticeResponse,
         PairPreviewResponse,
@@ -127,6 +128,7 @@ if TYPE_CHECKING:
         WeekResponse,
         WholeRolloutResponse,
         WorkersResponse,
+        backend__shares__schemas__ShareResponse,
     )
 
 
@@ -3932,6 +3934,17 @@ class RunsOperations(Namespace):
         - `name`: Metrics, such as `reward`. Default: all."""
         return self._call("", "GET", f"/runs/{segment(run)}/points", "query", low=low, high=high, name=name)
 
+    def get_report(
+        self, run: str | UUID, *, against: Sequence[str] | None = None, to: Path | str | None = None
+    ) -> Path:
+        """Download a report of a run, or of a comparison with other runs, as one HTML file that opens offline.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `against`: Runs with which to compare this one; the first is the baseline. Default: the report is of this
+          run alone.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(f"/runs/{segment(run)}/report", to, against=against)
+
     def resume(self, run: str | UUID) -> RunResponse:
         """Queue a stopped, paused or failed run again. It continues where it stopped.
 
@@ -3971,6 +3984,50 @@ class SessionsOperations(Namespace):
             "RevokedSession",
             "DELETE",
             f"/sessions/{segment(session_id)}",
+            "query",
+        )
+
+
+class SharesOperations(Namespace):
+    def list(
+        self, *, active: bool | None = None, limit: int | None = None
+    ) -> Iterator[backend__shares__schemas__ShareResponse]:
+        """List the read-only links to items that you see, newest first.
+
+        - `active`: Only links that work. Default: also expired and revoked ones."""
+        return self._list("backend__shares__schemas__ShareResponse", "/shares", limit, active=active)
+
+    def create(
+        self,
+        *,
+        kind: Literal["run", "comparison", "environment", "leaderboard", "safeguards"],
+        item: Sequence[str],
+        version: int | None = None,
+        exam: str | None = None,
+        days: int | None = None,
+    ) -> NewShare:
+        """Create a read-only link to a run, comparison, environment, leaderboard or safeguards report.
+
+        Anyone with the link can read that item, without signing in, until it expires or you revoke it.
+
+        - `kind`: Kind of item.
+        - `item`: Id of a run, the name of an environment, or for a comparison two to eight runs as RUN, RUN@STEP or
+          RUN@best.
+        - `version`: Environments and leaderboards only: number of the version. Default: the newest.
+        - `exam`: Leaderboards only: key of an evaluation setup. Default: the most common one.
+        - `days`: Lifetime in days."""
+        return self._call(
+            "NewShare", "POST", "/shares", "body", kind=kind, item=item, version=version, exam=exam, days=days
+        )
+
+    def revoke(self, share: str | UUID) -> backend__shares__schemas__ShareResponse:
+        """Revoke a link, so that it stops working at once.
+
+        - `share`: Id of a shared link."""
+        return self._call(
+            "backend__shares__schemas__ShareResponse",
+            "DELETE",
+            f"/shares/{segment(share)}",
             "query",
         )
 
@@ -4601,6 +4658,7 @@ class Operations:
         self.rollouts = RolloutsOperations(client)
         self.runs = RunsOperations(client)
         self.sessions = SessionsOperations(client)
+        self.shares = SharesOperations(client)
         self.studies = StudiesOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)

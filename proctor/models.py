@@ -573,6 +573,14 @@ class ReviewerActivity(Model):
     """The last 14 days, oldest first."""
 
 
+class ShareKind(StrEnum):
+    run = "run"
+    comparison = "comparison"
+    environment = "environment"
+    leaderboard = "leaderboard"
+    safeguards = "safeguards"
+
+
 class SignInSession(Model):
     id: UUID
     device: str
@@ -1744,7 +1752,7 @@ class WeightedShareResponse(Model):
     """Number of equally likely rollouts that they are worth."""
 
 
-class ShareResponse(Model):
+class BackendDetectorsSchemasShareResponse(Model):
     """A share with Wilson's 95% confidence interval."""
 
     value: float | None
@@ -2154,7 +2162,7 @@ class LearnedDetectorResponse(Job):
     """Upper confidence limit of the false positive rate."""
     wrong: int | None
     """Honest rollouts with verdicts above the threshold."""
-    recall: ShareResponse | None
+    recall: BackendDetectorsSchemasShareResponse | None
     """Hacks with verdicts above the threshold. No rollout is scored by a model that has seen its task."""
     top: dict[str, float]
     """Features with the highest mean weight."""
@@ -2703,6 +2711,48 @@ class RunResponse(Job):
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     ended_at: AwareDatetime | None
+
+
+class NewShare(Model):
+    id: UUID
+    kind: ShareKind
+    name: str
+    """The item's name when the link was created."""
+    url: str
+    """Page of the item for members."""
+    creator: str
+    """Name of the member who created the link."""
+    state: str
+    """active, expired or revoked."""
+    created_at: AwareDatetime
+    expires_at: AwareDatetime
+    revoked_at: AwareDatetime | None
+    used_at: AwareDatetime | None
+    """Last use, to the minute; null if it was never opened."""
+    views: int
+    """Number of times that it was opened."""
+    link: str
+    """The link with its secret. It is shown once."""
+
+
+class BackendSharesSchemasShareResponse(Model):
+    id: UUID
+    kind: ShareKind
+    name: str
+    """The item's name when the link was created."""
+    url: str
+    """Page of the item for members."""
+    creator: str
+    """Name of the member who created the link."""
+    state: str
+    """active, expired or revoked."""
+    created_at: AwareDatetime
+    expires_at: AwareDatetime
+    revoked_at: AwareDatetime | None
+    used_at: AwareDatetime | None
+    """Last use, to the minute; null if it was never opened."""
+    views: int
+    """Number of times that it was opened."""
 
 
 class TeamReview(Model):
@@ -3372,7 +3422,7 @@ class RecordResponse(Model):
     reviewed: int
     confirmed: int
     honest: int
-    precision: ShareResponse
+    precision: BackendDetectorsSchemasShareResponse
 
 
 class EnvironmentRecord(Model):
@@ -3381,7 +3431,7 @@ class EnvironmentRecord(Model):
     reviewed: int
     confirmed: int
     honest: int
-    precision: ShareResponse
+    precision: BackendDetectorsSchemasShareResponse
     recall_at_least: float | None
     """By the environment's audit sample. Null if it was not reviewed, or if the detector flags runs."""
 
@@ -3966,9 +4016,9 @@ class BenchmarkResponse(Model):
 
     created_at: AwareDatetime | None
     """Null for the team's own reviews, which are counted each time."""
-    recall: ShareResponse
+    recall: BackendDetectorsSchemasShareResponse
     """Hacks that any built-in detector flagged."""
-    false_positives: ShareResponse
+    false_positives: BackendDetectorsSchemasShareResponse
     """Honest rollouts that any built-in detector flagged."""
     counts: SourceBenchmark
 

@@ -235,6 +235,13 @@ def _actor_of_token(session: Session, token: str, *, is_use: bool) -> Actor | No
     )
 
 
+def access_of_person(session: Session, person_id: uuid.UUID) -> ProjectAccess | None:
+    """Return what a person may do in which project, or None if they are disabled."""
+    row = session.execute(select(Person.role, _PROJECTS).where(Person.id == person_id, Person.disabled_at.is_(None)))
+    found = row.one_or_none()
+    return _access_of(found[0], Role.ADMIN, found[1]) if found else None
+
+
 def _access_of(role: Role, limit: Role, projects: list[tuple[str, str, bool, str | None]] | None) -> ProjectAccess:
     rows = [(uuid.UUID(key), name, closed, Role(own) if own else None) for key, name, closed, own in projects or ()]
     return access_of(role, limit, rows)

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from fastapi import FastAPI
@@ -15,6 +16,7 @@ from backend.core.row_access import limit_to, owned_tables
 from backend.core.tables import Base
 from backend.domain.graders.settings import GraderKind
 from backend.domain.projects.access import ProjectAccess
+from backend.domain.shares import ShareKind
 from backend.domain.studies.study import StudyKind
 from backend.domain.vocabulary import Role, RunKind
 from backend.errors import NotFound
@@ -22,6 +24,7 @@ from backend.graders.tables import Grader
 from backend.operations.declaration import operations_of
 from backend.projects.tables import Project
 from backend.review.tables import VerdictFixture
+from backend.shares.tables import Share
 from backend.studies.tables import Study
 from backend.training.tables import Preflight
 from backend.web.dependencies import PLACES
@@ -76,7 +79,16 @@ def hidden(app: FastAPI, session: Session) -> HiddenItems:
     study = Study(kind=StudyKind.ONSET, run_id=run.id, version_id=version.id, settings={})
     grader = Grader(name="secret_judge", kind=GraderKind.JUDGE, policy_id=policy.id, settings={})
     preflight = Preflight(version_id=version.id)
-    session.add_all([export, fixture, study, grader, preflight])
+    share = Share(
+        kind=ShareKind.RUN,
+        name="secret run",
+        run_id=run.id,
+        choice={"kind": "run", "item": [str(run.id)]},
+        token_hash=bytes(32),
+        created_by=make_person(session, Role.ADMIN).id,
+        expires_at=datetime.now(UTC) + timedelta(days=1),
+    )
+    session.add_all([export, fixture, study, grader, preflight, share])
     session.flush()
     rows = {
         "run": run,
@@ -92,6 +104,7 @@ def hidden(app: FastAPI, session: Session) -> HiddenItems:
         "study": study,
         "grader": grader,
         "preflight": preflight,
+        "share": share,
     }
     ids = {name: str(row.id) for name, row in rows.items()} | {"name": environment.name, "number": "1"}
     person = make_person(session, Role.TRAINER)
@@ -147,10 +160,10 @@ def test_every_page_and_form_refuses_an_id_of_a_hidden_project(app: FastAPI, hid
             "/",
             "/compare",
         ),
-        *("/evaluations/new", "/training/new", "/data/sft", "/detectors", "/projects", "/notices"),
+        *("/evaluations/new", "/training/new", "/data/sft", "/detectors", "/projects", "/notices", "/shares"),
         *("/api/v1/runs", "/api/v1/environments", "/api/v1/policies", "/api/v1/checkpoints"),
         *("/api/v1/review/items", "/api/v1/flags", "/api/v1/graders", "/api/v1/exports", "/api/v1/checkpoints/tree"),
-        *("/api/v1/training/choices", "/api/v1/projects", "/api/v1/notices"),
+        *("/api/v1/training/choices", "/api/v1/projects", "/api/v1/notices", "/api/v1/shares"),
     ],
 )
 def test_lists_and_choices_omit_what_is_hidden(session: Session, hidden: HiddenItems, address: str) -> None:
@@ -165,6 +178,9 @@ def test_lists_and_choices_omit_what_is_hidden(session: Session, hidden: HiddenI
     ("method", "address", "body"),
     [
         ("GET", "/api/v1/rollouts?run_id={run}", {}),
+        ("POST", "/api/v1/shares", {"kind": "run", "item": ["{run}"]}),
+        ("POST", "/api/v1/shares", {"kind": "environment", "item": ["secret_game"]}),
+        ("GET", "/compare/report.html?run={run}&run={run}", {}),
         ("GET", "/api/v1/compare?first={run}&second={run}", {}),
         ("GET", "/compare?first={run}&second={run}", {}),
         ("GET", "/api/v1/sft?run={run}", {}),
