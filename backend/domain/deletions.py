@@ -1,0 +1,26 @@
+"""What can be deleted, and what a deletion takes along, in words."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+
+KEEP_DELETED = timedelta(days=30)
+"""For this long, a deletion can be undone."""
+
+
+class DeletedKind(StrEnum):
+    RUN = "run"
+    ENVIRONMENT = "environment"
+    POLICY = "policy"
+
+
+def counted(number: int, plural: str) -> str:
+    """Return "1 policy" or "1,200 rollouts"."""
+    singular = plural.removesuffix("ies") + "y" if plural.endswith("ies") else plural.removesuffix("s")
+    return f"{number:,} {plural if number != 1 else singular}"
+
+
+def in_words(contents: Mapping[str, int]) -> str:
+    """Return "142 rollouts, 3 checkpoints and 1 export", without what there is none of."""
+    parts = [counted(number, plural) for plural, number in contents.items() if number]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
