@@ -47,6 +47,7 @@ GROUPS = {
     "study": group(help="Studies of a run's checkpoints: when a hack began, how much reasoning is needed."),
     "policy": group(help="Model endpoints, scripted policies and trained models: add, change, test, list."),
     "project": group(help="Projects: create, restrict, give roles, move items."),
+    "deletion": group(help="Delete runs and environments, and restore them for 30 days."),
     "token": group(help="Create, list and revoke API tokens."),
     "member": group(help="Members of the team: invite, change, sign out."),
     "notifications": group(help="Notices: read them, choose where they are sent, check deliveries."),

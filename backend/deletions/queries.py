@@ -1,4 +1,4 @@
-"""Read deletions, and plan one: what it takes along, and what stands against it."""
+"""Read deletions, and plan one: everything it takes along, and reasons to refuse it."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ class DeletionPlan:
     runs: Sequence[Run]
     """Including the item itself."""
     policies: Sequence[Policy]
-    """Those that its training runs train."""
+    """Policies that its training runs train."""
     contents: dict[str, int]
     kept: int
     """Number of other runs that use it or its checkpoints."""
@@ -57,7 +57,7 @@ def get_deletion(session: Session, text: str) -> Deletion:
     key = parse_id(text) or find_by_end(session, newest, Deletion.id, text)
     found = session.scalar(_with_person(select(Deletion)).where(Deletion.id == key)) if key else None
     if found is None:
-        raise NotFound("There is no such deletion. It was undone, or its 30 days are over.")
+        raise NotFound("There is no such deletion. It was undone, or the item was removed after 30 days.")
     return found
 
 
@@ -175,7 +175,8 @@ def _used_by_active_runs(
     )
     for name, project, status, source, checkpoint, policy, configuration in session.execute(active):
         if {str(source), str(checkpoint), str(policy)} & used or any(key in configuration for key in used):
-            yield f"{_run_named(name, project, hidden)} is {status} and uses it. Stop that run first, or wait for its end."
+            who = _run_named(name, project, hidden)
+            yield f"{who} is {status} and uses it. Stop that run first, or wait for its end."
 
 
 def _run_named(name: str, project: uuid.UUID, hidden: frozenset[uuid.UUID]) -> str:
@@ -195,7 +196,8 @@ def _uses_of_environment(
     )
     for name, project, parts in session.execute(mixing):
         if any(MixPart.model_validate(part).environment == environment.name for part in parts):
-            yield f"{_run_named(name, project, hidden)} trained on it too. Delete that run first, or archive the environment."
+            who = _run_named(name, project, hidden)
+            yield f"{who} trained on it too. Delete that run first, or archive the environment."
     versions = select(EnvironmentVersion.id).where(EnvironmentVersion.environment_id == environment.id)
     studied = select(Study.id).where(Study.version_id.in_(versions), Study.run_id.not_in(run_ids))
     if session.scalar(studied.limit(1)):

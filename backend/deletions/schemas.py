@@ -26,17 +26,17 @@ class ListDeletions(ListRequest):
 
 
 class DeletionPlanResponse(Response):
-    """What the deletion of one item would take along, and why it is refused."""
+    """Everything that the deletion of one item would take along, and reasons to refuse it."""
 
     table_columns: ClassVar = ("kind", "name", "summary", "refusals")
 
     kind: DeletedKind
     item_id: uuid.UUID
     name: str
-    contents: dict[str, int] = Field(description="Numbers of what is deleted with it, by their plural.")
+    contents: dict[str, int] = Field(description="Numbers of rows that are deleted with it, by kind.")
     kept: int = Field(description="Number of other runs that use it or its checkpoints. They are kept.")
-    summary: str = Field(description="The contents in words.")
-    refusals: list[str] = Field(description="Why it cannot be deleted now. Empty: it can be.")
+    summary: str = Field(description="The contents as text.")
+    refusals: list[str] = Field(description="Reasons why it cannot be deleted now.")
 
 
 class DeletionResponse(Response):
@@ -49,8 +49,8 @@ class DeletionResponse(Response):
     kind: DeletedKind
     item_id: uuid.UUID = Field(description="Id of the deleted item, which it has again once it is restored.")
     name: str
-    contents: dict[str, int] = Field(description="Numbers of what was deleted with it, by their plural.")
-    summary: str = Field(description="The contents in words.")
+    contents: dict[str, int] = Field(description="Numbers of rows that were deleted with it, by kind.")
+    summary: str = Field(description="The contents as text.")
     deleted_by: str | None = Field(description="Name of the person. Null: they left.")
     deleted_at: datetime
     purge_at: datetime = Field(description="When its rows and files are removed.")

@@ -41,7 +41,7 @@ class IsPurged(Conflict):
 
 
 def chosen_items(session: Session, request: DeleteItems) -> list[Environment | Run]:
-    """Find the items of a request, each once. Raises NotFound, also for those that the person does not see."""
+    """Find the items of a request, each once. Raises NotFound, also for hidden ones."""
     environments = (_by_id(session, text) or get_environment(session, text) for text in request.environments)
     items = {item.id: item for item in (*environments, *(find_run(session, text) for text in request.runs))}
     if not items:
@@ -50,7 +50,7 @@ def chosen_items(session: Session, request: DeleteItems) -> list[Environment | R
 
 
 def plan_items(session: Session, request: DeleteItems) -> list[DeletionPlan]:
-    """Plan the deletion of each item. A run that its environment takes along has no plan of its own."""
+    """Plan the deletion of each item. A run that its environment takes along has no separate plan."""
     plans: list[DeletionPlan] = []
     for item in sorted(chosen_items(session, request), key=lambda item: isinstance(item, Run)):
         if not any(item in plan.runs for plan in plans):
@@ -77,7 +77,7 @@ def delete_items(session: Session, actor: Actor, request: DeleteItems) -> Sequen
 def restore_deletions(session: Session, actor: Actor, deletions: Sequence[Deletion]) -> list[str]:
     """Undo deletions and return the names of the items. Nothing is restored if one of them cannot be."""
     if not deletions:
-        raise NotFound("There is nothing to restore: it was restored already, or its 30 days are over.")
+        raise NotFound("There is nothing to restore: it was restored already, or removed after 30 days.")
     names = []
     with unlimited(session):
         ids = [deletion.id for deletion in deletions]

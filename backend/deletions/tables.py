@@ -29,7 +29,7 @@ class Deletion(Base):
     name: Mapped[str] = mapped_column(String(200))
     project_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("projects.id", ondelete="RESTRICT"), index=True)
     contents: Mapped[dict[str, int]] = mapped_column(JSONB, default=dict, server_default=text("'{}'"))
-    """Numbers of what was deleted with it, by their plural: {"runs": 2, "rollouts": 142}."""
+    """Numbers of rows that were deleted with it, by kind: {"runs": 2, "rollouts": 142}."""
     names: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default=text("'{}'"))
     """Former names of the environment and of policies by their ids. Their names became free."""
     deleted_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))

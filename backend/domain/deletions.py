@@ -1,4 +1,4 @@
-"""What can be deleted, and what a deletion takes along, in words."""
+"""Kinds of items that can be deleted, and text for the contents of a deletion."""
 
 from collections.abc import Mapping
 from datetime import timedelta

@@ -132,7 +132,10 @@ def can_delete(policy: Policy) -> bool:
 
 
 def delete_policy(session: Session, actor: Requester, policy: Policy) -> Deletion:
-    """Remove a policy from all choices for 30 days, then for good. Its runs stay; its key is erased and its name is free."""
+    """Remove a policy from all choices; it can be restored for 30 days.
+
+    Its runs stay, its key is erased, and its name becomes free.
+    """
     if policy.deleted_at is not None:
         raise PolicyIsDeleted
     if not can_delete(policy):

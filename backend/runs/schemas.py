@@ -133,7 +133,7 @@ class RunFilter(_Filter):
     project: str | None = Field(default=None, max_length=60)
     """Name or id of a project. Default: all that you see."""
     archived: bool = False
-    """Only archived runs. Default: only those that are not archived."""
+    """Only archived runs. Default: without archived runs."""
 
     command_limit: ClassVar[int | None] = 20
 

@@ -1,4 +1,4 @@
-"""The job `deletions.purge`: remove the rows and files of a deletion whose time is over.
+"""The job `deletions.purge`: remove the rows and files of a deletion after its 30 days.
 
 It deletes in batches of one transaction each, so that it locks nothing for long, and continues where it ended if its
 worker dies. Weights that runs which stay still need are kept.

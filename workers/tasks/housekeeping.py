@@ -125,7 +125,7 @@ def tidy() -> None:
 
 
 def purge_deleted(session: Session) -> None:
-    """Queue the removal of what was deleted long ago. One that has not ended within a day is queued again."""
+    """Queue the removal of items deleted 30 days ago. One that has not ended within a day is queued again."""
     is_stuck = Deletion.purge_started_at < func.now() - RETRY_PURGE
     due = Deletion.purge_at <= func.now(), Deletion.purge_started_at.is_(None) | is_stuck
     for deletion in session.scalars(select(Deletion).where(*due).with_for_update(skip_locked=True).limit(BATCH)):
