@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Table, and_, event, not_, or_, select
-from sqlalchemy.orm import InstrumentedAttribute, Mapper, ORMExecuteState, Session, UOWTransaction, with_loader_criteria
+from sqlalchemy import BindParameter, Column, ColumnElement, Table, and_, event, not_, or_, select
+from sqlalchemy.orm import (
+    InstrumentedAttribute,
+    LoaderCriteriaOption,
+    Mapper,
+    ORMExecuteState,
+    Session,
+    UOWTransaction,
+    with_loader_criteria,
+)
 from sqlalchemy.orm.interfaces import ORMOption
 from sqlalchemy.sql.selectable import NamedFromClause
 
@@ -199,14 +207,28 @@ def _attribute_of(mapper: Mapper[Any], column: Column[Any]) -> ColumnElement[Any
     return attribute
 
 
+class _MarkCondition(LoaderCriteriaOption):
+    """A condition without parameters, the same in every statement.
+
+    Its class and mapper identify it in the cache of compiled statements: to walk the conditions of all tables takes
+    0.7 ms a statement.
+    """
+
+    inherit_cache = True
+
+    def _gen_cache_key(self, anon_map: Any, bindparams: list[BindParameter[Any]]) -> tuple[Any, ...]:
+        return (type(self), self.entity)
+
+
 @lru_cache(maxsize=64)
 def _conditions(hidden: Hidden, hides_deleted: bool) -> tuple[ORMOption, ...]:
-    options = []
+    options: list[ORMOption] = []
     for mapper in Base.registry.mappers:
         if (table := mapper.local_table) in owned_tables() and isinstance(table, Table):
             criteria = _visible(table, partial(_attribute_of, mapper), hidden, hides_deleted)
             if criteria is not None:
-                options.append(with_loader_criteria(mapper.class_, criteria, include_aliases=True))
+                option = with_loader_criteria if hidden else _MarkCondition
+                options.append(option(mapper.class_, criteria, include_aliases=True))
     return tuple(options)
 
 

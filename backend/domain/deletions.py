@@ -6,6 +6,8 @@ from enum import StrEnum
 
 KEEP_DELETED = timedelta(days=30)
 """For this long, a deletion can be undone."""
+ORDER = ("versions", "runs", "rollouts", "verdicts", "policies", "checkpoints", "exports")
+"""Contents in the order in which people read them."""
 
 
 class DeletedKind(StrEnum):
@@ -21,6 +23,8 @@ def counted(number: int, plural: str) -> str:
 
 
 def in_words(contents: Mapping[str, int]) -> str:
-    """Return "142 rollouts, 3 checkpoints and 1 export", without what there is none of."""
-    parts = [counted(number, plural) for plural, number in contents.items() if number]
+    """Return "142 rollouts, 3 checkpoints and 1 export", without zeros and in a fixed order."""
+    rank = {plural: place for place, plural in enumerate(ORDER)}
+    ordered = sorted(contents.items(), key=lambda item: rank.get(item[0], len(rank)))
+    parts = [counted(number, plural) for plural, number in ordered if number]
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

@@ -24,7 +24,7 @@ from backend.domain.deletions import in_words
 from backend.domain.graders.settings import GraderKind
 from backend.domain.projects.access import ProjectAccess
 from backend.domain.vocabulary import ExportStatus, PolicyKind, Role, RunKind, RunStatus
-from backend.environments.tables import Environment
+from backend.environments.tables import Environment, EnvironmentDraft
 from backend.graders.tables import Grader
 from backend.policies.tables import Policy
 from backend.projects.tables import Project, ProjectMember
@@ -193,8 +193,10 @@ def test_what_is_at_work_or_needed_is_refused(author: TestClient, session: Sessi
 
 def test_an_environment_takes_its_runs_along_and_frees_its_name(author: TestClient, session: Session) -> None:
     environment = make_environment(session, "maze")
+    session.add(EnvironmentDraft(environment_id=environment.id, files={}))
     version = make_environment_version(session, environment)
     run = ended(session, version, name="in the maze")
+    assert author.get("/environments/maze").status_code == 200
     mixed, _ = trained(session, "mixed", configuration={"mix": ["maze=0.5"]})
     address = "/deletions/new?environment=maze"
     assert "The run mixed trained on it too." in author.get(address).text
@@ -373,6 +375,7 @@ def test_purging_an_environment_leaves_nothing(admin: TestClient, session: Sessi
     assert admin.delete(f"/api/v1/deletions/{deletion['id']}").status_code == 204
     session.info.clear()
     environment_id = version.environment_id
+    session.scalars(select(Deletion)).one().purge_at = datetime.now(UTC) - timedelta(days=1)
     with session.begin_nested():
         housekeeping.purge_deleted(session)
     refused = admin.post(f"/api/v1/deletions/{deletion['id']}/restore")

@@ -82,11 +82,11 @@ def purge_run(run_id: uuid.UUID) -> None:
     for checkpoint in weights:  # later steps first: an adapter keeps the weights that it was trained on
         _delete_checkpoint(checkpoint)
     with transaction() as session:
-        session.execute(delete(Run).where(Run.id == run_id))
+        policy_id = session.scalar(delete(Run).where(Run.id == run_id).returning(Run.policy_id))
     if start is not None:  # it was kept for this run alone
         _delete_checkpoint(start)
-        with transaction() as session:
-            delete_unused_policies(session, [start.policy_id])
+    with transaction() as session:
+        delete_unused_policies(session, [key for key in (policy_id, start and start.policy_id) if key])
 
 
 def delete_unused_policies(session: Session, policies: Sequence[uuid.UUID]) -> None:
