@@ -75,12 +75,8 @@ def plan_deletion(session: Session, item: Run | Environment) -> DeletionPlan:
     """Find what belongs to an item, also in projects that the person does not see, and reasons not to delete it."""
     hidden = hidden_projects(session)
     with unlimited(session):
-        if isinstance(item, Environment):
-            of_item = Run.version_id.in_(
-                select(EnvironmentVersion.id).where(EnvironmentVersion.environment_id == item.id)
-            )
-        else:
-            of_item = Run.id == item.id
+        versions = select(EnvironmentVersion.id).where(EnvironmentVersion.environment_id == item.id)
+        of_item = Run.id == item.id if isinstance(item, Run) else Run.version_id.in_(versions)
         runs = session.scalars(select(Run).where(of_item, Run.deletion_id.is_(None)).order_by(Run.id)).all()
         ids = [run.id for run in runs]
         policies = _trained_only_by(session, runs)
@@ -103,8 +99,7 @@ def plan_deletion(session: Session, item: Run | Environment) -> DeletionPlan:
             "exports": count(select(func.count(Export.id)).where(Export.run_id.in_(ids))),
         }
         if isinstance(item, Environment):
-            of_versions = EnvironmentVersion.environment_id == item.id
-            contents = {"versions": count(select(func.count(EnvironmentVersion.id)).where(of_versions)), **contents}
+            contents["versions"] = count(select(func.count()).select_from(versions.subquery()))
         kept = count(select(func.count()).select_from(users.subquery()))
         reasons = _refusals(session, item, runs, policies, hidden)
         refusals = list(dict.fromkeys(islice(reasons, MAX_REFUSALS)))

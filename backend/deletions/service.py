@@ -43,10 +43,10 @@ class IsPurged(Conflict):
 def chosen_items(session: Session, request: DeleteItems) -> list[Environment | Run]:
     """Find the items of a request, each once. Raises NotFound, also for hidden ones."""
     environments = (_by_id(session, text) or get_environment(session, text) for text in request.environments)
-    items = {item.id: item for item in (*environments, *(find_run(session, text) for text in request.runs))}
+    items: list[Environment | Run] = [*environments, *(find_run(session, text) for text in request.runs)]
     if not items:
         raise InvalidInput("Choose at least one run or environment.")
-    return list(items.values())
+    return list({item.id: item for item in items}.values())
 
 
 def plan_items(session: Session, request: DeleteItems) -> list[DeletionPlan]:
