@@ -21,6 +21,8 @@ from backend.checkpoints import operations as checkpoints_operations
 from backend.checkpoints import pages as checkpoints_pages
 from backend.core.events import Hub
 from backend.core.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
+from backend.deletions import operations as deletions_operations
+from backend.deletions import pages as deletions_pages
 from backend.detectors import operations as detectors_operations
 from backend.detectors import pages as detectors_pages
 from backend.environments import (
@@ -82,7 +84,16 @@ THREADS_STUCK_SECONDS = 60.0
 PAGES = (
     shares_pages,
     *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
-    *(team_pages, projects_pages, environments_pages, editor_pages, trial_pages, play_pages, import_pages),
+    *(
+        team_pages,
+        deletions_pages,
+        projects_pages,
+        environments_pages,
+        editor_pages,
+        trial_pages,
+        play_pages,
+        import_pages,
+    ),
     *(policies_pages, evaluation_pages, chart_pages, runs_pages, tab_pages, table_pages, rollouts_pages, results_pages),
     *(steering_pages, attack_pages, example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
 )
@@ -91,7 +102,14 @@ OPERATIONS = (
     *(notifications_operations, overview_operations, checkpoints_operations, detectors_operations, review_operations),
     *(example_operations, policies_operations, rollouts_operations, regrading_operations, runs_operations),
     *(team_operations, graders_operations, studies_operations, results_operations, environments_operations),
-    *(projects_operations, attack_operations, play_operations, import_operations, training_operations),
+    *(
+        deletions_operations,
+        projects_operations,
+        attack_operations,
+        play_operations,
+        import_operations,
+        training_operations,
+    ),
     shares_operations,
 )
 """Modules that declare operations."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         ConnectionTestResponse,
         CorrectedRate,
         CurvesResponse,
+        DeletionPlanResponse,
+        DeletionResponse,
         DeliveryResponse,
         DemonstrationResponse,
         DestinationResponse,
@@ -262,6 +264,56 @@ class CheckpointsOperations(Namespace):
         return self._download(
             f"/checkpoints/{segment(checkpoint)}/weights",
             to,
+        )
+
+
+class DeletionsOperations(Namespace):
+    def create(
+        self, *, environments: Sequence[str] | None = None, runs: Sequence[str] | None = None
+    ) -> Sequence[DeletionResponse]:
+        """Delete environments and runs with what belongs to them. They can be restored for 30 days.
+
+        - `environments`: Names or ids of environments.
+        - `runs`: Ids of runs."""
+        return self._change("DeletionResponse", "POST", "/deletions", environments=environments, runs=runs)
+
+    def list(self, *, limit: int | None = None) -> Iterator[DeletionResponse]:
+        """List what was deleted in the last 30 days, newest first."""
+        return self._list(
+            "DeletionResponse",
+            "/deletions",
+            limit,
+        )
+
+    def preview(
+        self, *, environments: Sequence[str] | None = None, runs: Sequence[str] | None = None, limit: int | None = None
+    ) -> Iterator[DeletionPlanResponse]:
+        """Show what the deletion of environments and runs would take along, and why it is refused.
+
+        - `environments`: Names or ids of environments.
+        - `runs`: Ids of runs."""
+        return self._list("DeletionPlanResponse", "/deletions/preview", limit, environments=environments, runs=runs)
+
+    def purge(self, deletion: str | UUID) -> None:
+        """Remove the rows and files of a deletion now. This cannot be undone.
+
+        - `deletion`: Id of a deletion, or the last characters of it."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/deletions/{segment(deletion)}",
+            "query",
+        )
+
+    def restore(self, deletion: str | UUID) -> DeletionResponse:
+        """Restore a deleted environment, run or policy with everything that was deleted with it.
+
+        - `deletion`: Id of a deletion, or the last characters of it."""
+        return self._call(
+            "DeletionResponse",
+            "POST",
+            f"/deletions/{segment(deletion)}/restore",
+            "query",
         )
 
 
@@ -2649,7 +2701,7 @@ class PoliciesOperations(Namespace):
         )
 
     def delete_policy(self, policy: str | UUID) -> None:
-        """Delete a policy. Its runs stay, its key is erased, and its name becomes free.
+        """Delete a policy. Its runs stay, its key is erased, and its name becomes free. It can be restored for 30 days.
 
         - `policy`: Name or id of a policy."""
         return self._call(
@@ -3837,6 +3889,7 @@ class RunsOperations(Namespace):
         text: str | None = None,
         tag: str | None = None,
         project: str | None = None,
+        archived: bool | None = None,
         limit: int | None = None,
     ) -> Iterator[RunResponse]:
         """List runs, newest first.
@@ -3846,7 +3899,8 @@ class RunsOperations(Namespace):
         - `policy_id`: Id of a policy.
         - `text`: Part of the run's name.
         - `tag`: A tag of the run.
-        - `project`: Name or id of a project. Default: all that you see."""
+        - `project`: Name or id of a project. Default: all that you see.
+        - `archived`: Only archived runs. Default: without archived runs."""
         return self._list(
             "RunResponse",
             "/runs",
@@ -3859,7 +3913,15 @@ class RunsOperations(Namespace):
             text=text,
             tag=tag,
             project=project,
+            archived=archived,
         )
+
+    def archive(self, *, runs: Sequence[UUID | str], archived: bool | None = None) -> Sequence[RunResponse]:
+        """Archive runs, or take them out of the archive. Lists omit archived runs; they can be read and used as before.
+
+        - `runs`: Ids of runs.
+        - `archived`: Whether they are archived from now on."""
+        return self._change("RunResponse", "POST", "/runs/archive", runs=runs, archived=archived)
 
     def tag(
         self, *, runs: Sequence[UUID | str], add: Sequence[str] | None = None, remove: Sequence[str] | None = None
@@ -4639,6 +4701,7 @@ class Operations:
     def __init__(self, client: Client) -> None:
         self.audit = AuditOperations(client)
         self.checkpoints = CheckpointsOperations(client)
+        self.deletions = DeletionsOperations(client)
         self.detectors = DetectorsOperations(client)
         self.environments = EnvironmentsOperations(client)
         self.examples = ExamplesOperations(client)

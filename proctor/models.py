@@ -1779,6 +1779,28 @@ class LabeledSplit(StrEnum):
     test = "test"
 
 
+class DeletedKind(StrEnum):
+    run = "run"
+    environment = "environment"
+    policy = "policy"
+
+
+class DeletionPlanResponse(Model):
+    """Everything that the deletion of one item would take along, and reasons to refuse it."""
+
+    kind: DeletedKind
+    item_id: UUID
+    name: str
+    contents: dict[str, int]
+    """Numbers of rows that are deleted with it, by kind."""
+    kept: int
+    """Number of other runs that use it or its checkpoints. They are kept."""
+    summary: str
+    """The contents as text."""
+    refusals: list[str]
+    """Reasons why it cannot be deleted now."""
+
+
 class XAxis(StrEnum):
     """
     Quantity by which points are placed.
@@ -2124,8 +2146,31 @@ class RunDetailResponse(Job):
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     ended_at: AwareDatetime | None
+    archived_at: AwareDatetime | None
+    """When it was archived. Lists omit archived runs."""
     configuration: dict[str, Any]
     content_hash: str
+
+
+class DeletionResponse(Model):
+    """A deletion that can be undone."""
+
+    id: UUID
+    kind: DeletedKind
+    item_id: UUID
+    """Id of the deleted item, which it has again once it is restored."""
+    name: str
+    contents: dict[str, int]
+    """Numbers of rows that were deleted with it, by kind."""
+    summary: str
+    """The contents as text."""
+    deleted_by: str | None
+    """Name of the person. Null: they left."""
+    deleted_at: AwareDatetime
+    purge_at: AwareDatetime
+    """When its rows and files are removed."""
+    is_purging: bool
+    """Whether they are being removed, so that it cannot be restored."""
 
 
 class LearnedDetectorResponse(Job):
@@ -2711,6 +2756,8 @@ class RunResponse(Job):
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     ended_at: AwareDatetime | None
+    archived_at: AwareDatetime | None
+    """When it was archived. Lists omit archived runs."""
 
 
 class NewShare(Model):

@@ -48,6 +48,7 @@ GROUPS = {
     "policy": group(help="Model endpoints, scripted policies and trained models: add, change, test, list."),
     "project": group(help="Projects: create, restrict, give roles, move items."),
     "share": group(help="Read-only links for people outside of the team: create, list, revoke."),
+    "deletion": group(help="Delete runs and environments, and restore them for 30 days."),
     "token": group(help="Create, list and revoke API tokens."),
     "member": group(help="Members of the team: invite, change, sign out."),
     "notifications": group(help="Notices: read them, choose where they are sent, check deliveries."),

@@ -70,11 +70,11 @@ def update_policy(session: Session, actor: Actor, policy: Policy, request: Updat
     role=Role.TRAINER,
     command="policy delete",
     page="/policies",
-    notice="The policy was deleted. Its runs stay.",
+    notice="The policy was deleted. Its runs stay. You can restore it from Recently deleted for 30 days.",
     audited=False,
 )
 def delete_policy(session: Session, actor: Actor, policy: Policy) -> None:
-    """Delete a policy. Its runs stay, its key is erased, and its name becomes free."""
+    """Delete a policy. Its runs stay, its key is erased, and its name becomes free. It can be restored for 30 days."""
     service.delete_policy(session, actor, policy)
 
 

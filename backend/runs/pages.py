@@ -28,7 +28,7 @@ from backend.runs.curves import CurvesRequest, curve_rows
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.overview import run_overview
 from backend.runs.schemas import BulkRuns, RunFilter
-from backend.runs.service import request_stop, tag_runs
+from backend.runs.service import archive_runs, request_stop, tag_runs
 from backend.web.csv_files import csv_response
 from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
 from backend.web.form_data import read_form
@@ -73,8 +73,14 @@ def change_selected_runs(
         raise InvalidInput("Select at least one run.")
     if form.choice == "compare":
         return see_other("/compare?" + urlencode([("run", run_id) for run_id in form.run]))
+    if form.choice == "delete":
+        return see_other("/deletions/new?" + urlencode([("run", run_id) for run_id in form.run]))
     runs = queries.runs_by_id(session, form.run)
-    if form.choice == "move":
+    if form.choice in ("archive", "unarchive"):
+        archive_runs(session, runs, is_archived=form.choice == "archive")
+        many = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+        notice = f"Archived {many}." if form.choice == "archive" else f"{many} back in the list."
+    elif form.choice == "move":
         project = get_project(session, form.project)
         request = MoveItems(runs=[str(run.id) for run in runs])
         notice = f"Moved to {move_items(session, actor.within(project.id), project, request).project}."
@@ -89,6 +95,8 @@ def change_selected_runs(
         is_added = form.choice == "tag"
         tag_runs(session, runs, form.tag if is_added else [], [] if is_added else form.tag)
         notice = f"{'Added' if is_added else 'Removed'} {', '.join(form.tag)}: {len(runs)} run{'s' * (len(runs) > 1)}."
+    if form.back:
+        return see_other(f"/runs/{form.back}", notice)
     kept = [(name, value) for name, value in parse_qsl(form.query) if name != "selected"]
     return see_other("/runs?" + urlencode([*kept, *(("selected", run.id) for run in runs)]), notice)
 

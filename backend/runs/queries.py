@@ -50,6 +50,7 @@ def runs(session: Session, filter: RunFilter, project_id: uuid.UUID | None = Non
     ):
         if value:
             statement = statement.where(column == value)
+    statement = statement.where(Run.archived_at.is_not(None) if filter.archived else Run.archived_at.is_(None))
     if filter.tag:
         statement = statement.where(Run.tags.contains([filter.tag]))
     if filter.text:

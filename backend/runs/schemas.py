@@ -79,16 +79,27 @@ class TagRuns(Request):
     """Tags to remove."""
 
 
+class ArchiveRuns(Request):
+    """Runs to archive, or to take out of the archive."""
+
+    runs: Annotated[list[uuid.UUID], Cli(option="--run")] = Field(min_length=1, max_length=500)
+    """Ids of runs."""
+    archived: bool = True
+    """Whether they are archived from now on."""
+
+
 class BulkRuns(BaseModel):
     """The form beneath the list of runs: what to do with the selected ones."""
 
     run: list[uuid.UUID] = Field(default=[], max_length=500)
-    choice: Literal["tag", "untag", "move", "stop", "compare"]
+    choice: Literal["tag", "untag", "move", "stop", "compare", "archive", "unarchive", "delete"]
     tag: Tags = Field(default=[])
     project: str = ""
     """Id of the project to move to."""
     query: str = Field(default="", max_length=2000)
     """Query of the list."""
+    back: uuid.UUID | None = None
+    """Run whose page has the form instead of the list."""
 
 
 class _Filter(FilterForm, Described):
@@ -121,6 +132,8 @@ class RunFilter(_Filter):
     """A tag of the run."""
     project: str | None = Field(default=None, max_length=60)
     """Name or id of a project. Default: all that you see."""
+    archived: bool = False
+    """Only archived runs. Default: without archived runs."""
 
     command_limit: ClassVar[int | None] = 20
 
@@ -230,6 +243,8 @@ class RunResponse(Progress):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+    archived_at: datetime | None
+    """When it was archived. Lists omit archived runs."""
 
     @classmethod
     def of(cls, run: Run) -> Self:

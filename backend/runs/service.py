@@ -16,7 +16,7 @@ from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.runs.tags import MAX_TAGS
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, RunKind, RunStatus
-from backend.errors import Conflict, NotAllowed
+from backend.errors import Conflict, NotAllowed, NotFound
 from backend.graders.service import start_named
 from backend.notifications import outbox
 from backend.runs.evaluations import enqueue_shares
@@ -55,6 +55,15 @@ def tag_runs(session: Session, runs: Sequence[Run], add: Sequence[str], remove: 
                 f"{run.name} would have {len(tags)} tags; at most {MAX_TAGS} are possible. Nothing was changed."
             )
         run.tags = tags
+    session.flush()
+    announce(session, RUNS)
+
+
+def archive_runs(session: Session, runs: Sequence[Run], *, is_archived: bool) -> None:
+    """Archive runs, or take them out of the archive."""
+    now = datetime.now(UTC)
+    for run in runs:
+        run.archived_at = (run.archived_at or now) if is_archived else None
     session.flush()
     announce(session, RUNS)
 
@@ -177,6 +186,8 @@ def _lock(session: Session, run: Run) -> None:
     Refreshes only its columns: a full refresh would drop the rows that were loaded with it.
     """
     session.refresh(run, Run.__mapper__.column_attrs.keys(), with_for_update={"of": Run, "key_share": True})
+    if run.deletion_id is not None:
+        raise NotFound("Someone deleted this run in the meantime.")
 
 
 def _wake_waiting(session: Session, run: Run) -> None:

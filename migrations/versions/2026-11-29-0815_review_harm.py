@@ -5,7 +5,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "b7d40c95e21a"
-down_revision = "e2b74c81d9f0"
+down_revision = "c7d05b3e91a4"
 branch_labels = None
 depends_on = None
 
