@@ -74,12 +74,24 @@ FILTERS = {
 QUEUE_FILTERS = ("", "?environment=table", "?detector=early_exit", "?order=newest")
 GROUP_SIZE = 4
 WEIGHTS = {"win": 1.0, "format": 0.2, "invalid_move": -0.1}
-NOTE_KEYS = (
-    "addEventListener('keydown', () => sessionStorage.setItem('key', performance.timeOrigin + performance.now()), true)"
-)
-IS_PAINTED = "performance.getEntriesByName('first-contentful-paint').length > 0"
-MS_SINCE_KEY = """performance.timeOrigin + performance.getEntriesByName('first-contentful-paint')[0].startTime
-    - Number(sessionStorage.getItem('key'))"""
+NOTE_KEYS = """(() => {
+    const now = () => performance.timeOrigin + performance.now();
+    const painted = () => sessionStorage.setItem('painted', now());
+    addEventListener('keydown', () => {
+        sessionStorage.setItem('key', now());
+        sessionStorage.removeItem('painted');
+    }, true);
+    new PerformanceObserver(() => painted()).observe({ type: 'paint', buffered: true });
+    addEventListener('DOMContentLoaded', () => new MutationObserver((changes) => {
+        const isNext = changes.some((change) => [...change.addedNodes].some((node) => node.id === 'case'));
+        if (isNext) requestAnimationFrame(() => setTimeout(painted));
+    }).observe(document.body, { childList: true, subtree: true }));
+})()"""
+"""The next item is a separate page, or replaces the element of this one: then it is painted after the next frame."""
+IS_PAINTED = "sessionStorage.getItem('painted') !== null"
+MS_SINCE_KEY = "Number(sessionStorage.getItem('painted')) - Number(sessionStorage.getItem('key'))"
+READING_MS = 1000
+"""Time before each verdict. The fastest reviewer needs longer."""
 
 
 @dataclass
@@ -211,6 +223,7 @@ def _judge_by_keys(executable: str, client: TestClient, times: Times, count: int
         page = context.new_page()
         page.goto(f"{address}/review/{client.get('/api/v1/review/next').json()['id']}")
         for number in range(count):
+            page.wait_for_timeout(READING_MS)
             before = page.url
             page.keyboard.press(str(1 + number % 4))
             page.wait_for_url(functools.partial(operator.ne, before))
