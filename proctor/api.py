@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         AssignedItems,
         AttackResponse,
         AuditEntry,
+        AuditLimitResponse,
         BeforeAfter,
         BenchmarkResponse,
         BranchResponse,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
         PairPreviewResponse,
         PlayResponse,
         PolicyResponse,
+        PreferencesResponse,
         PreflightResponse,
         PresetResponse,
         ProjectMemberResponse,
@@ -2013,6 +2015,73 @@ class NotificationsOperations(Namespace):
         - `unread`: Only notices that you have not read."""
         return self._list("NoticeResponse", "/notices", limit, unread=unread)
 
+    def get_preferences(self) -> PreferencesResponse:
+        """Show what you are notified of, in Proctor and by email."""
+        return self._call(
+            "PreferencesResponse",
+            "GET",
+            "/notices/preferences",
+            "query",
+        )
+
+    def set_preferences(
+        self,
+        *,
+        muted: Sequence[
+            Literal[
+                "alarm",
+                "intervention",
+                "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
+                "certificate_expired",
+                "onset",
+                "judging",
+                "rescoring",
+                "assigned",
+                "mentioned",
+                "digest",
+                "test",
+            ]
+        ]
+        | None = None,
+        email: Literal["never", "immediately", "daily", "weekly"] | None = None,
+        email_kinds: Sequence[
+            Literal[
+                "alarm",
+                "intervention",
+                "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
+                "certificate_expired",
+                "onset",
+                "judging",
+                "rescoring",
+                "assigned",
+                "mentioned",
+                "digest",
+                "test",
+            ]
+        ]
+        | None = None,
+    ) -> PreferencesResponse:
+        """Choose which notices you see in Proctor and which you get by email. This replaces all preferences.
+
+        - `muted`: Kinds that are not shown in Proctor. Repeatable. Default: none.
+        - `email`: When notices are sent to your email address, through the mail server.
+        - `email_kinds`: Kinds to send by email. Repeatable. Default: all."""
+        return self._call(
+            "PreferencesResponse",
+            "PUT",
+            "/notices/preferences",
+            "body",
+            muted=muted,
+            email=email,
+            email_kinds=email_kinds,
+        )
+
     def mark_read(self, *, notice: UUID | str | None = None) -> UnreadResponse:
         """Mark a notice, or all notices, as read by you.
 
@@ -2079,12 +2148,16 @@ class NotificationsOperations(Namespace):
                 "alarm",
                 "intervention",
                 "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
                 "certificate_expired",
                 "onset",
                 "judging",
                 "rescoring",
                 "assigned",
                 "mentioned",
+                "digest",
                 "test",
             ]
         ]
@@ -2098,6 +2171,7 @@ class NotificationsOperations(Namespace):
         security: Literal["starttls", "tls", "none"] | None = None,
         user: str | None = None,
         url: str | None = None,
+        format: Literal["json", "slack", "discord"] | None = None,
         forget_secret: bool | None = None,
     ) -> DestinationResponse:
         """Add a webhook or a mail server that notices are sent to.
@@ -2114,6 +2188,7 @@ class NotificationsOperations(Namespace):
         - `security`: How the connection is encrypted.
         - `user`: User name. Default: no authentication.
         - `url`: Address of a webhook.
+        - `format`: `json` for programs, or the message format of `slack` or `discord`. Default: by the address.
         - `forget_secret`: Delete the stored secret."""
         return self._call(
             "DestinationResponse",
@@ -2132,6 +2207,7 @@ class NotificationsOperations(Namespace):
             user=user,
             kind=kind,
             url=url,
+            format=format,
             forget_secret=forget_secret,
         )
 
@@ -2157,12 +2233,16 @@ class NotificationsOperations(Namespace):
                 "alarm",
                 "intervention",
                 "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
                 "certificate_expired",
                 "onset",
                 "judging",
                 "rescoring",
                 "assigned",
                 "mentioned",
+                "digest",
                 "test",
             ]
         ]
@@ -2176,6 +2256,7 @@ class NotificationsOperations(Namespace):
         security: Literal["starttls", "tls", "none"] | None = None,
         user: str | None = None,
         url: str | None = None,
+        format: Literal["json", "slack", "discord"] | None = None,
         forget_secret: bool | None = None,
     ) -> DestinationResponse:
         """Replace the settings of a destination. An empty `secret` keeps the stored one, unless the address changes.
@@ -2193,6 +2274,7 @@ class NotificationsOperations(Namespace):
         - `security`: How the connection is encrypted.
         - `user`: User name. Default: no authentication.
         - `url`: Address of a webhook.
+        - `format`: `json` for programs, or the message format of `slack` or `discord`. Default: by the address.
         - `forget_secret`: Delete the stored secret."""
         return self._call(
             "DestinationResponse",
@@ -2211,6 +2293,7 @@ class NotificationsOperations(Namespace):
             user=user,
             kind=kind,
             url=url,
+            format=format,
             forget_secret=forget_secret,
         )
 
@@ -2246,12 +2329,16 @@ class NotificationsOperations(Namespace):
                 "alarm",
                 "intervention",
                 "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
                 "certificate_expired",
                 "onset",
                 "judging",
                 "rescoring",
                 "assigned",
                 "mentioned",
+                "digest",
                 "test",
             ]
         ]
@@ -2305,18 +2392,23 @@ class NotificationsOperations(Namespace):
                 "alarm",
                 "intervention",
                 "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
                 "certificate_expired",
                 "onset",
                 "judging",
                 "rescoring",
                 "assigned",
                 "mentioned",
+                "digest",
                 "test",
             ]
         ]
         | None = None,
         is_enabled: bool | None = None,
         secret: str | None = None,
+        format: Literal["json", "slack", "discord"] | None = None,
     ) -> DestinationResponse:
         """Post notices to an address. With a secret, each request is signed.
 
@@ -2325,7 +2417,8 @@ class NotificationsOperations(Namespace):
         - `kinds`: Kinds of notices to send. Repeatable. Default: all.
         - `is_enabled`: Whether anything is sent.
         - `secret`: Signing secret of a webhook or password of a mail server. Stored encrypted and never shown.
-          Default when changing a destination: the stored one, unless the address changes."""
+          Default when changing a destination: the stored one, unless the address changes.
+        - `format`: `json` for programs, or the message format of `slack` or `discord`. Default: by the address."""
         return self._call(
             "DestinationResponse",
             "PUT",
@@ -2336,6 +2429,7 @@ class NotificationsOperations(Namespace):
             is_enabled=is_enabled,
             secret=secret,
             url=url,
+            format=format,
         )
 
 
@@ -3030,7 +3124,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest", "interval"] | None = None,
+        order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         item: str | None = None,
         count: int | None = None,
     ) -> AssignedItems:
@@ -3044,7 +3138,8 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
-        - `order`: Order of the queue.
+        - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
+          `interval` lists the audit sample.
         - `item`: An item. Default: the first unassigned items of the queue.
         - `count`: Number of unassigned items to take."""
         return self._call(
@@ -3063,6 +3158,12 @@ class ReviewOperations(Namespace):
             count=count,
         )
 
+    def set_audit_limit(self, *, audits_per_day: int) -> AuditLimitResponse:
+        """Set how many rollouts the audit sample takes per day for the team. A lower limit applies at the next sampling.
+
+        - `audits_per_day`: Number of rollouts in the audit sample per day, of all runs."""
+        return self._call("AuditLimitResponse", "PUT", "/review/audits", "body", audits_per_day=audits_per_day)
+
     def list_items(
         self,
         *,
@@ -3071,7 +3172,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest", "interval"] | None = None,
+        order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         limit: int | None = None,
     ) -> Iterator[ReviewItemResponse]:
         """List the review queue in its order.
@@ -3081,7 +3182,8 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
-        - `order`: Order of the queue."""
+        - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
+          `interval` lists the audit sample."""
         return self._list(
             "ReviewItemResponse",
             "/review/items",
@@ -3103,7 +3205,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest", "interval"] | None = None,
+        order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
         """Show an item with its conversation. Flags and verdicts are hidden until you have reviewed it.
@@ -3114,7 +3216,8 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
-        - `order`: Order of the queue.
+        - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
+          `interval` lists the audit sample.
         - `evidence`: Include flags and other verdicts. The review is not blind."""
         return self._call(
             "ReviewItemDetail",
@@ -3227,7 +3330,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest", "interval"] | None = None,
+        order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
         """Show the next item to review with its conversation.
@@ -3237,7 +3340,8 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
-        - `order`: Order of the queue.
+        - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
+          `interval` lists the audit sample.
         - `evidence`: Include flags and other verdicts. The review is not blind."""
         return self._call(
             "ReviewItemDetail",
@@ -3261,7 +3365,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
-        order: Literal["suspicion", "newest", "interval"] | None = None,
+        order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
     ) -> ReviewStats:
         """Count what waits, what is assigned to you and what you reviewed today, and measure agreement.
 
@@ -3270,7 +3374,8 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
-        - `order`: Order of the queue."""
+        - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
+          `interval` lists the audit sample."""
         return self._call(
             "ReviewStats",
             "GET",

@@ -238,6 +238,10 @@ class AssignedItems(Model):
     items: list[UUID]
 
 
+class AuditLimitResponse(Model):
+    audits_per_day: int
+
+
 class ClusterReviewed(Model):
     count: int
 
@@ -258,6 +262,14 @@ class ReviewStats(Model):
     by_environment: dict[str, int]
     waiting: int
     """Items without a verdict."""
+    flagged: int
+    """Items without a verdict in the order `harm`: flagged, and not in the audit sample."""
+    audits: int
+    """Items of the audit sample without a verdict."""
+    audits_today: int
+    """Rollouts in today's audit sample, reviewed or not."""
+    audits_per_day: int
+    """Limit of the audit sample per day."""
     mine: int
     """Items assigned to you."""
     today: int
@@ -1207,12 +1219,16 @@ class NoticeKind(StrEnum):
     alarm = "alarm"
     intervention = "intervention"
     run_failed = "run_failed"
+    run_finished = "run_finished"
+    review_waiting = "review_waiting"
+    regression = "regression"
     certificate_expired = "certificate_expired"
     onset = "onset"
     judging = "judging"
     rescoring = "rescoring"
     assigned = "assigned"
     mentioned = "mentioned"
+    digest = "digest"
     test = "test"
 
 
@@ -1220,6 +1236,17 @@ class DeliveryStatus(StrEnum):
     waiting = "waiting"
     delivered = "delivered"
     failed = "failed"
+
+
+class EmailFrequency(StrEnum):
+    """
+    When a member gets notices by email.
+    """
+
+    never = "never"
+    immediately = "immediately"
+    daily = "daily"
+    weekly = "weekly"
 
 
 class SetupCount(Model):
@@ -2286,6 +2313,15 @@ class Member(Model):
     role: Role
     created_at: AwareDatetime
     disabled_at: AwareDatetime | None
+
+
+class PreferencesResponse(Model):
+    muted: list[NoticeKind]
+    email: EmailFrequency
+    email_kinds: list[NoticeKind]
+    """Empty: all."""
+    has_mail_server: bool
+    """Whether an administrator added an email destination, through which messages are sent."""
 
 
 class NoticeResponse(Model):

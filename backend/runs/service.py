@@ -23,6 +23,7 @@ from backend.runs.evaluations import enqueue_shares
 from backend.runs.schemas import UpdateRun
 from backend.runs.tables import Run
 from backend.studies.service import wake_studies
+from backend.studies.tables import StudyCheckpoint
 from backend.web.audit import Requester, audit
 
 PAUSE_REQUESTED = "pause_requested"
@@ -80,7 +81,7 @@ def finish_run(
 
     Detectors then scan what an evaluation stored, and once it is complete its judges grade it. Training is scanned
     while it runs. People are notified of a failure, and of an evaluation that was paused; alarms report the pauses of
-    training.
+    training. Its starter is notified of its completion.
     """
     if not status.is_over:
         raise ValueError(f"{status} does not end a run")
@@ -102,6 +103,19 @@ def finish_run(
             run_id=run.id,
             evidence={"status": str(status), "attempt": run.attempt, "progress": run.progress},
         )
+    if status is RunStatus.COMPLETED and run.kind in {RunKind.EVALUATION, RunKind.TRAINING} and run.created_by:
+        of_study = select(StudyCheckpoint.id).where(StudyCheckpoint.run_id == run.id)
+        if not session.scalar(of_study.limit(1)):  # the study is what its starter waits for
+            outbox.announce(
+                session,
+                kind=NoticeKind.RUN_FINISHED,
+                title=f"{run.name} is complete",
+                text=f"The {run.kind} that you started has finished.",
+                path=f"/runs/{run.id}",
+                run_id=run.id,
+                person_id=run.created_by,
+                for_destinations=True,
+            )
     _announce(session, run)
     _wake_waiting(session, run)
     scan_finished_run(session, run)

@@ -17,7 +17,6 @@ from sqlalchemy import Select, Update, and_, bindparam, event, func, select, upd
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, contains_eager
 
-from backend.domain.notifications.notices import NoticeKind
 from backend.domain.projects.access import ProjectAccess, access_of
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
@@ -172,7 +171,7 @@ def _session_and_unread_count() -> Select[WebSession, int, Any]:
     since = func.greatest(Person.created_at, func.now() - timedelta(days=UNREAD_DAYS))
     unread_count = (  # a column of the same statement, so that no page needs another one
         select(func.count(Notice.id))
-        .where(Notice.created_at >= since, Notice.kind != NoticeKind.TEST, Notice.is_for(Person.id), ~is_read)
+        .where(Notice.created_at >= since, Notice.is_for(Person.id), ~is_read)
         .correlate(Person)
         .scalar_subquery()
     )

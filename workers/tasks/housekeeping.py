@@ -22,9 +22,10 @@ from backend.core.session import after_commit, transaction
 from backend.core.tables import Job, Worker
 from backend.domain.vocabulary import JobStatus, Queue, RunKind
 from backend.graders.budgets import grade_within_budgets
+from backend.notifications.outbox import send_digests
 from backend.notifications.tables import Notice
 from backend.review.audit_sample import draw_audits
-from backend.review.queue import refresh
+from backend.review.queue import announce_waiting, refresh
 from backend.rollouts.filters import body_of
 from backend.rollouts.tables import Rollout, RolloutText
 from backend.runs.tables import Run
@@ -94,12 +95,15 @@ def resend_wake_ups() -> int:
 
 
 def tidy() -> None:
-    """Delete what has expired, draw the audit sample, start graders within their budgets, sort the review queue, wake
-    transfer reports and check old certificates at night.
+    """Delete what has expired, draw the audit sample, start graders within their budgets, sort the review queue, notify
+    members of waiting items, send digests, wake transfer reports and check old certificates at night.
 
     Each step has its own transaction: a failing one does not stop the others.
     """
-    steps = (delete_expired, delete_leftovers, draw_audits, grade_within_budgets, refresh, wake_unfinished_transfers)
+    steps = (
+        *(delete_expired, delete_leftovers, draw_audits, grade_within_budgets, refresh, announce_waiting),
+        *(send_digests, wake_unfinished_transfers),
+    )
     for step in steps:
         try:
             with transaction() as session:
