@@ -11,7 +11,7 @@ from backend.operations.routes import stream_download
 from backend.results.schemas import CompareRuns
 from backend.shares import queries, service
 from backend.shares.operations import create_share, report_file
-from backend.shares.schemas import CreateShare, ListShares, SharedItem, ShareResponse
+from backend.shares.schemas import CreateShare, ListShares, SharedItem, SharedLink
 from backend.web.audit import audit
 from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
 from backend.web.form_data import read_form
@@ -46,7 +46,7 @@ def _page(
 ) -> HTMLResponse:
     found = queries.list_shares(session, ListShares(after=after, limit=50))
     context = {
-        "shares": [(share, ShareResponse.of_share(share)) for share in found.items],
+        "shares": [(share, SharedLink.of_share(share)) for share in found.items],
         "next": found.next,
         "chosen": chosen,
         "link": link,
