@@ -95,7 +95,7 @@ def _sections(
 
 
 def _run_sections(session: Session, run: Run) -> Iterator[ReportSection]:
-    overview = run_overview(session, run.id, FiguresRequest(), with_charts=True)
+    overview: dict[str, Any] = run_overview(session, run.id, FiguresRequest(), with_charts=True)
     yield ReportSection("Run", _part(PARTS, "run", run=run, head=overview["head"]))
     yield ReportSection("Outcome", _part("runs/overview.html", "run_outcome", **overview))
     steps = _compared_steps(session, run)
@@ -121,7 +121,7 @@ def _compared_steps(session: Session, run: Run) -> tuple[int, int] | None:
     steps = select(func.min(Rollout.training_step), func.max(Rollout.training_step))
     first, last = session.execute(steps.where(Rollout.run_id == run.id, Rollout.phase == Phase.HELDOUT)).one()
     after = best_step(session, run) or last
-    return (first, after) if first is not None and first != after else None
+    return (first, after) if first is not None and after is not None and first != after else None
 
 
 def _compared_runs(session: Session, subject: SharedSubject) -> ReportSection:
@@ -151,7 +151,7 @@ def _extremes(session: Session, run: Run, scope: FigureScope) -> Iterator[Report
         if value is not None:
             completed = completed.where(column == value)
     ends = (("Lowest reward", Rollout.reward.asc()), ("Highest reward", Rollout.reward.desc()))
-    shown = []
+    shown: list[tuple[str, dict[str, Any]]] = []
     for title, order in ends:
         rollout_id = session.scalar(completed.order_by(order, Rollout.seq).limit(1))
         if rollout_id and rollout_id not in [play["rollout"].id for _, play in shown]:

@@ -44,7 +44,7 @@ class Admission:
 
 def create_share(session: Session, actor: Actor, request: CreateShare) -> tuple[Share, str]:
     """Create a link and return it with its secret, which is stored only as a hash."""
-    item = SharedItem.model_validate(request.model_dump(include=SharedItem.model_fields.keys()))
+    item = SharedItem.model_validate(request.model_dump(include=set(SharedItem.model_fields)))
     subject = find_subject(session, item)
     _refuse_lower_role(actor.access, subject)
     own = (Share.created_by == actor.person_id, Share.revoked_at.is_(None), Share.expires_at > func.now())

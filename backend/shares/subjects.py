@@ -78,7 +78,7 @@ def _environment_subject(session: Session, item: SharedItem) -> SharedSubject:
     if len(item.item) != 1:
         raise InvalidInput(fields={"item": "Select one environment."})
     environment = get_environment(session, item.item[0])
-    rows: SharedRows = {"environments": frozenset({environment.id})}
+    rows: dict[str, frozenset[uuid.UUID]] = {"environments": frozenset({environment.id})}
     number = item.version
     if item.kind is ShareKind.ENVIRONMENT:
         number, exam = get_version(session, environment, number).number, ""
@@ -127,7 +127,7 @@ def _rows_of(session: Session, runs: Iterable[Run]) -> SharedRows:
     )
     for run_id, policy_id in session.execute(baselines):
         rows["runs"].add(run_id)
-        rows["policies"].add(policy_id)
+        rows["policies"] |= {policy_id} if policy_id else set()
     return {name: frozenset(ids) for name, ids in rows.items()}
 
 
