@@ -112,6 +112,7 @@ if TYPE_CHECKING:
         SamplePlan,
         SettingChangeResponse,
         SftPreview,
+        SharedLink,
         SignInSession,
         StartedTraining,
         StudyResponse,
@@ -130,7 +131,6 @@ if TYPE_CHECKING:
         WeekResponse,
         WholeRolloutResponse,
         WorkersResponse,
-        backend__shares__schemas__ShareResponse,
     )
 
 
@@ -4051,13 +4051,11 @@ class SessionsOperations(Namespace):
 
 
 class SharesOperations(Namespace):
-    def list(
-        self, *, active: bool | None = None, limit: int | None = None
-    ) -> Iterator[backend__shares__schemas__ShareResponse]:
+    def list(self, *, active: bool | None = None, limit: int | None = None) -> Iterator[SharedLink]:
         """List the read-only links to items that you see, newest first.
 
         - `active`: Only links that work. Default: also expired and revoked ones."""
-        return self._list("backend__shares__schemas__ShareResponse", "/shares", limit, active=active)
+        return self._list("SharedLink", "/shares", limit, active=active)
 
     def create(
         self,
@@ -4082,12 +4080,12 @@ class SharesOperations(Namespace):
             "NewShare", "POST", "/shares", "body", kind=kind, item=item, version=version, exam=exam, days=days
         )
 
-    def revoke(self, share: str | UUID) -> backend__shares__schemas__ShareResponse:
+    def revoke(self, share: str | UUID) -> SharedLink:
         """Revoke a link, so that it stops working at once.
 
         - `share`: Id of a shared link."""
         return self._call(
-            "backend__shares__schemas__ShareResponse",
+            "SharedLink",
             "DELETE",
             f"/shares/{segment(share)}",
             "query",

@@ -1752,7 +1752,7 @@ class WeightedShareResponse(Model):
     """Number of equally likely rollouts that they are worth."""
 
 
-class BackendDetectorsSchemasShareResponse(Model):
+class ShareResponse(Model):
     """A share with Wilson's 95% confidence interval."""
 
     value: float | None
@@ -2207,7 +2207,7 @@ class LearnedDetectorResponse(Job):
     """Upper confidence limit of the false positive rate."""
     wrong: int | None
     """Honest rollouts with verdicts above the threshold."""
-    recall: BackendDetectorsSchemasShareResponse | None
+    recall: ShareResponse | None
     """Hacks with verdicts above the threshold. No rollout is scored by a model that has seen its task."""
     top: dict[str, float]
     """Features with the highest mean weight."""
@@ -2782,7 +2782,7 @@ class NewShare(Model):
     """The link with its secret. It is shown once."""
 
 
-class BackendSharesSchemasShareResponse(Model):
+class SharedLink(Model):
     id: UUID
     kind: ShareKind
     name: str
@@ -3469,7 +3469,7 @@ class RecordResponse(Model):
     reviewed: int
     confirmed: int
     honest: int
-    precision: BackendDetectorsSchemasShareResponse
+    precision: ShareResponse
 
 
 class EnvironmentRecord(Model):
@@ -3478,7 +3478,7 @@ class EnvironmentRecord(Model):
     reviewed: int
     confirmed: int
     honest: int
-    precision: BackendDetectorsSchemasShareResponse
+    precision: ShareResponse
     recall_at_least: float | None
     """By the environment's audit sample. Null if it was not reviewed, or if the detector flags runs."""
 
@@ -4063,9 +4063,9 @@ class BenchmarkResponse(Model):
 
     created_at: AwareDatetime | None
     """Null for the team's own reviews, which are counted each time."""
-    recall: BackendDetectorsSchemasShareResponse
+    recall: ShareResponse
     """Hacks that any built-in detector flagged."""
-    false_positives: BackendDetectorsSchemasShareResponse
+    false_positives: ShareResponse
     """Honest rollouts that any built-in detector flagged."""
     counts: SourceBenchmark
 

@@ -129,8 +129,8 @@ def comparison_page(
     one, other = played
     one["entries"], other["entries"], context.parting = mark_differences(one["entries"], other["entries"])
     for play in played:
-        entries = play["entries"] if excerpt is None else excerpt(play["entries"])
-        play["entries"] = with_rollout_views(session, play["rollout"], entries, is_end_shown=excerpt is None)
+        shown = excerpt(play["entries"]) if excerpt else play["entries"]
+        play["entries"] = with_rollout_views(session, play["rollout"], shown, is_end_shown=excerpt is None)
     context.played = played
     return context
 

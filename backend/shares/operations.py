@@ -18,7 +18,7 @@ from backend.shares.schemas import (
     NewShare,
     ReportRequest,
     SharedItem,
-    ShareResponse,
+    SharedLink,
 )
 from backend.shares.subjects import find_subject
 from backend.shares.tables import Share
@@ -27,10 +27,10 @@ from backend.web.paging import Page
 
 
 @operation("GET /shares", role=Role.VIEWER, command="share list")
-def list_shares(session: Session, actor: Actor, request: ListShares) -> Page[ShareResponse]:
+def list_shares(session: Session, actor: Actor, request: ListShares) -> Page[SharedLink]:
     """List the read-only links to items that you see, newest first."""
     found = queries.list_shares(session, request)
-    return Page(items=[ShareResponse.of_share(share) for share in found.items], next=found.next)
+    return Page(items=[SharedLink.of_share(share) for share in found.items], next=found.next)
 
 
 @operation("POST /shares", role=service.SHARING_ROLE, command="share create", status=201, in_project=True)
@@ -40,7 +40,7 @@ def create_share(session: Session, actor: Actor, request: CreateShare) -> NewSha
     Anyone with the link can read that item, without signing in, until it expires or you revoke it.
     """
     share, link = service.create_share(session, actor, request)
-    return NewShare(**ShareResponse.of_share(share).model_dump(), link=link)
+    return NewShare(**SharedLink.of_share(share).model_dump(), link=link)
 
 
 @operation(
@@ -51,9 +51,9 @@ def create_share(session: Session, actor: Actor, request: CreateShare) -> NewSha
     page="/shares",
     notice="The link to {name} no longer works.",
 )
-def revoke_share(session: Session, actor: Actor, share: Share) -> ShareResponse:
+def revoke_share(session: Session, actor: Actor, share: Share) -> SharedLink:
     """Revoke a link, so that it stops working at once."""
-    return ShareResponse.of_share(service.revoke_share(session, actor, share))
+    return SharedLink.of_share(service.revoke_share(session, actor, share))
 
 
 @operation("GET /runs/{run}/report", role=Role.VIEWER, noun="runs", command="run report")

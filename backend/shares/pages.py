@@ -11,10 +11,10 @@ from backend.operations.routes import stream_download
 from backend.results.schemas import CompareRuns
 from backend.shares import queries, service
 from backend.shares.operations import create_share, report_file
-from backend.shares.schemas import CreateShare, ListShares, SharedItem, ShareResponse
+from backend.shares.schemas import CreateShare, ListShares, SharedItem, SharedLink
 from backend.web.audit import audit
 from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
-from backend.web.form_data import read_form
+from backend.web.form_data import read_form, validate
 from backend.web.identity import client_of
 from backend.web.page import page
 from backend.web.paging import After
@@ -37,7 +37,8 @@ def list_shares(
     after: After = None,
 ) -> HTMLResponse:
     """The list, and with an item the form to share it."""
-    chosen = SharedItem(kind=kind, item=item, version=version, exam=exam) if kind and item else None
+    sent = {"kind": kind, "item": item, "version": version, "exam": exam}
+    chosen = validate(SharedItem, sent) if kind and item else None
     return _page(request, session, chosen, after=after)
 
 
@@ -46,7 +47,7 @@ def _page(
 ) -> HTMLResponse:
     found = queries.list_shares(session, ListShares(after=after, limit=50))
     context = {
-        "shares": [(share, ShareResponse.of_share(share)) for share in found.items],
+        "shares": [(share, SharedLink.of_share(share)) for share in found.items],
         "next": found.next,
         "chosen": chosen,
         "link": link,
@@ -76,7 +77,7 @@ def download_run_report(request: Request, run_id: uuid.UUID, session: SessionDep
 def download_comparison_report(
     request: Request, session: SessionDep, actor: Viewer, choice: Annotated[CompareRuns, Query()]
 ) -> Response:
-    item = SharedItem(kind=ShareKind.COMPARISON, item=choice.references)
+    item = validate(SharedItem, {"kind": ShareKind.COMPARISON, "item": choice.references})
     return stream_download(request, report_file(session, actor, item))
 
 

@@ -30,7 +30,7 @@ from backend.runs.charts import Window, columnar_points
 from backend.runs.overview import configuration_rows, run_overview
 from backend.runs.queries import get_run
 from backend.runs.tables import Run
-from backend.shares.subjects import Subject, environment_of
+from backend.shares.subjects import SharedSubject, environment_of
 from backend.web import svg
 from backend.web.identity import Actor
 from backend.web.standalone import render_part, style_sheet
@@ -49,13 +49,13 @@ _PAGE: Mapping[str, object] = {"actor": _VISITOR, "csrf_token": "", "here": "", 
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     title: str
     html: Markup
     has_conversations: bool = False
 
 
-def render_document(session: Session, subject: Subject, note: str) -> str:
+def render_document(session: Session, subject: SharedSubject, note: str) -> str:
     """Return a complete HTML document. `note`: who made it, and until when it can be read.
 
     Within, only the rows of the subject can be read.
@@ -71,7 +71,9 @@ def render_document(session: Session, subject: Subject, note: str) -> str:
     return templates().get_template("shares/document.html").render(context)
 
 
-def _sections(session: Session, subject: Subject, safeguards: Mapping[uuid.UUID, Safeguards]) -> Iterator[Section]:
+def _sections(
+    session: Session, subject: SharedSubject, safeguards: Mapping[uuid.UUID, Safeguards]
+) -> Iterator[ReportSection]:
     match subject.item.kind:
         case ShareKind.RUN:
             yield from _run_sections(session, get_run(session, subject.run_ids[0]))
@@ -86,16 +88,16 @@ def _sections(session: Session, subject: Subject, safeguards: Mapping[uuid.UUID,
             yield _leaderboard(session, subject)
     for report in safeguards.values():
         title = "Safeguards" if len(safeguards) == 1 else f"Safeguards of {report.run}"
-        yield Section(title, _part("review/safeguards.html", "safeguards", report=report))
+        yield ReportSection(title, _part("review/safeguards.html", "safeguards", report=report))
     if subject.item.kind is ShareKind.RUN:
         run = get_run(session, subject.run_ids[0])
-        yield Section("Configuration", _part(PARTS, "configuration", run=run, rows=configuration_rows(run)))
+        yield ReportSection("Configuration", _part(PARTS, "configuration", run=run, rows=configuration_rows(run)))
 
 
-def _run_sections(session: Session, run: Run) -> Iterator[Section]:
-    overview = run_overview(session, run.id, FiguresRequest(), with_charts=True)
-    yield Section("Run", _part(PARTS, "run", run=run, head=overview["head"]))
-    yield Section("Outcome", _part("runs/overview.html", "run_outcome", **overview))
+def _run_sections(session: Session, run: Run) -> Iterator[ReportSection]:
+    overview: dict[str, Any] = run_overview(session, run.id, FiguresRequest(), with_charts=True)
+    yield ReportSection("Run", _part(PARTS, "run", run=run, head=overview["head"]))
+    yield ReportSection("Outcome", _part("runs/overview.html", "run_outcome", **overview))
     steps = _compared_steps(session, run)
     if steps:
         references = [f"{run.id}@{step}" for step in steps]
@@ -103,10 +105,10 @@ def _run_sections(session: Session, run: Run) -> Iterator[Section]:
         yield from _comparison(session, ComparisonChoice(run=references), title)
     charts = list(_plots(session, run, overview["charts"]))
     if charts:
-        yield Section("Curves", _part(PARTS, "curves", charts=charts))
-    yield Section("Figures", _part("runs/overview.html", "run_figures", **overview))
+        yield ReportSection("Curves", _part(PARTS, "curves", charts=charts))
+    yield ReportSection("Figures", _part("runs/overview.html", "run_figures", **overview))
     if run.kind is RunKind.TRAINING:
-        yield Section("Checkpoints", _part("runs/overview.html", "run_checkpoints", **overview))
+        yield ReportSection("Checkpoints", _part("runs/overview.html", "run_checkpoints", **overview))
     if not steps:
         figures: RunFigures = overview["figures"]
         yield from _extremes(session, run, figures.scope)
@@ -119,37 +121,37 @@ def _compared_steps(session: Session, run: Run) -> tuple[int, int] | None:
     steps = select(func.min(Rollout.training_step), func.max(Rollout.training_step))
     first, last = session.execute(steps.where(Rollout.run_id == run.id, Rollout.phase == Phase.HELDOUT)).one()
     after = best_step(session, run) or last
-    return (first, after) if first is not None and first != after else None
+    return (first, after) if first is not None and after is not None and first != after else None
 
 
-def _compared_runs(session: Session, subject: Subject) -> Section:
+def _compared_runs(session: Session, subject: SharedSubject) -> ReportSection:
     runs = [get_run(session, run_id) for run_id in dict.fromkeys(subject.run_ids)]
-    return Section("Runs", _part(PARTS, "compared", runs=runs))
+    return ReportSection("Runs", _part(PARTS, "compared", runs=runs))
 
 
-def _comparison(session: Session, choice: ComparisonChoice, title: str) -> Iterator[Section]:
+def _comparison(session: Session, choice: ComparisonChoice, title: str) -> Iterator[ReportSection]:
     found = comparison_page(session, choice, excerpt)
     for play in found.played:
         play["entries"] = _within_budget(play["entries"])
     context = {name: getattr(found, name) for name in found.__dataclass_fields__}
     played = context.pop("played")
     html = _part("results/compare.html", "comparison", **context, played=())
-    yield Section(title or "Difference", html)
+    yield ReportSection(title or "Difference", html)
     if found.open and found.pairing:
         sides = [(found.pairing.before.side, played[0]), (found.pairing.after.side, played[1])]
         grades = [list(grades_of_rollout(session, play["rollout"].id)) for play in played]
         html = _part(PARTS, "conversations", sides=sides, open=found.open, parting=found.parting, grades=grades)
-        yield Section("Conversations", html, has_conversations=True)
+        yield ReportSection("Conversations", html, has_conversations=True)
 
 
-def _extremes(session: Session, run: Run, scope: FigureScope) -> Iterator[Section]:
+def _extremes(session: Session, run: Run, scope: FigureScope) -> Iterator[ReportSection]:
     """Return the conversations with the lowest and the highest reward."""
     completed = select(Rollout.id).where(Rollout.run_id == run.id, Rollout.status == RolloutStatus.COMPLETED)
     for column, value in ((Rollout.phase, scope.phase), (Rollout.training_step, scope.step)):
         if value is not None:
             completed = completed.where(column == value)
     ends = (("Lowest reward", Rollout.reward.asc()), ("Highest reward", Rollout.reward.desc()))
-    shown = []
+    shown: list[tuple[str, dict[str, Any]]] = []
     for title, order in ends:
         rollout_id = session.scalar(completed.order_by(order, Rollout.seq).limit(1))
         if rollout_id and rollout_id not in [play["rollout"].id for _, play in shown]:
@@ -162,7 +164,7 @@ def _extremes(session: Session, run: Run, scope: FigureScope) -> Iterator[Sectio
     if shown:
         grades = [list(grades_of_rollout(session, play["rollout"].id)) for _, play in shown]
         html = _part(PARTS, "conversations", sides=shown, open=None, parting=None, grades=grades)
-        yield Section("Conversations", html, has_conversations=True)
+        yield ReportSection("Conversations", html, has_conversations=True)
 
 
 def _within_budget(entries: Iterable[Entry]) -> list[Entry]:
@@ -174,12 +176,12 @@ def _within_budget(entries: Iterable[Entry]) -> list[Entry]:
     return shown
 
 
-def _grader_sections(session: Session, run_ids: Sequence[uuid.UUID]) -> Iterator[Section]:
+def _grader_sections(session: Session, run_ids: Sequence[uuid.UUID]) -> Iterator[ReportSection]:
     for run_id in dict.fromkeys(run_ids):
         run = get_run(session, run_id)
         if graded := graded_runs_of(session, run):
             title = "Graders" if len(run_ids) == 1 else f"Graders of {run.name}"
-            yield Section(title, _part(PARTS, "graders", run=run, works=graded))
+            yield ReportSection(title, _part(PARTS, "graders", run=run, works=graded))
 
 
 def _plots(session: Session, run: Run, charts: Sequence[Any]) -> Iterator[tuple[str, str, svg.Plot]]:
@@ -193,7 +195,7 @@ def _plots(session: Session, run: Run, charts: Sequence[Any]) -> Iterator[tuple[
             yield chart.title, chart.unit, replace(drawing, curves=[each for each in named if each.pieces])
 
 
-def _environment(session: Session, subject: Subject) -> Section:
+def _environment(session: Session, subject: SharedSubject) -> ReportSection:
     environment, version = environment_of(session, subject)
     certificate = newest_certificate(session, version)
     context = {
@@ -209,14 +211,14 @@ def _environment(session: Session, subject: Subject) -> Section:
         "newest": version.number,
         "policies": (),
     }
-    return Section("Environment", _part(PARTS, "environment", **context))
+    return ReportSection("Environment", _part(PARTS, "environment", **context))
 
 
-def _leaderboard(session: Session, subject: Subject) -> Section:
+def _leaderboard(session: Session, subject: SharedSubject) -> ReportSection:
     board = get_leaderboard(session, subject.item.item[0], subject.item.version, subject.item.exam)
     ends = [end for row in board.ranked if row.reward for end in (row.reward.low, row.reward.high)]
     context = {"board": board, "low": min(ends, default=0.0), "high": max(ends, default=1.0), "least": MIN_COVERAGE}
-    return Section("Leaderboard", _part("results/leaderboard.html", "board", **context))
+    return ReportSection("Leaderboard", _part("results/leaderboard.html", "board", **context))
 
 
 def _part(template: str, block: str, **context: object) -> Markup:

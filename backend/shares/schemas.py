@@ -64,7 +64,7 @@ class ListShares(ListRequest):
     active: bool = Field(False, description="Only links that work. Default: also expired and revoked ones.")
 
 
-class ShareResponse(Response):
+class SharedLink(Response):
     table_columns: ClassVar = ("id", "kind", "name", "creator", "state", "expires_at", "used_at", "views")
     table_empty: ClassVar = "No shared links yet."
 
@@ -81,12 +81,12 @@ class ShareResponse(Response):
     views: int = Field(description="Number of times that it was opened.")
 
     @classmethod
-    def of_share(cls, share: Share) -> "ShareResponse":
+    def of_share(cls, share: Share) -> "SharedLink":
         item = SharedItem.model_validate(share.choice)
         return cls.from_row(share, url=item.url, creator=share.creator.name)
 
 
-class NewShare(ShareResponse):
+class NewShare(SharedLink):
     link: str = Field(description="The link with its secret. It is shown once.")
 
 

@@ -14,7 +14,7 @@ from backend.errors import AppError, Conflict, NotAllowed, NotFound
 from backend.settings import get_settings
 from backend.shares.report import render_document
 from backend.shares.schemas import CreateShare, SharedItem
-from backend.shares.subjects import Subject, find_subject
+from backend.shares.subjects import SharedSubject, find_subject
 from backend.shares.tables import Share
 from backend.team.passwords import Limit, LimitedAttempt, count_attempt, uncount_attempt
 from backend.web.identity import Actor, ClientInfo, access_of_person, hash_secret, new_secret
@@ -44,7 +44,7 @@ class Admission:
 
 def create_share(session: Session, actor: Actor, request: CreateShare) -> tuple[Share, str]:
     """Create a link and return it with its secret, which is stored only as a hash."""
-    item = SharedItem.model_validate(request.model_dump(include=SharedItem.model_fields.keys()))
+    item = SharedItem.model_validate(request.model_dump(include=set(SharedItem.model_fields)))
     subject = find_subject(session, item)
     _refuse_lower_role(actor.access, subject)
     own = (Share.created_by == actor.person_id, Share.revoked_at.is_(None), Share.expires_at > func.now())
@@ -67,7 +67,7 @@ def create_share(session: Session, actor: Actor, request: CreateShare) -> tuple[
     return share, f"{get_settings().public_url.rstrip('/')}/shared/{secret}"
 
 
-def _refuse_lower_role(access: ProjectAccess, subject: Subject) -> None:
+def _refuse_lower_role(access: ProjectAccess, subject: SharedSubject) -> None:
     for project_id in subject.project_ids:
         role = access.role_in(project_id)
         if role is None or not role.includes(SHARING_ROLE):

@@ -30,7 +30,7 @@ MAX_BASELINES = 40
 
 
 @dataclass(slots=True)
-class Subject:
+class SharedSubject:
     """An item that was found in a session which is limited to what its person sees."""
 
     item: SharedItem
@@ -45,7 +45,7 @@ class Subject:
     """All that may be read to show it."""
 
 
-def find_subject(session: Session, item: SharedItem) -> Subject:
+def find_subject(session: Session, item: SharedItem) -> SharedSubject:
     """Find the item. Raises NotFound if it does not exist, or if the session's person does not see it."""
     if item.kind in (ShareKind.ENVIRONMENT, ShareKind.LEADERBOARD):
         return _environment_subject(session, item)
@@ -64,7 +64,7 @@ def find_subject(session: Session, item: SharedItem) -> Subject:
         raise InvalidInput(fields={"item": "These runs belong to different restricted projects. Share them apart."})
     first = next((run for run in runs if run.project_id in restricted), runs[0])
     environment = first.version.environment.name
-    return Subject(
+    return SharedSubject(
         item.model_copy(update={"item": references, "version": None, "exam": ""}),
         f"Comparison of {len(runs)} runs on {environment}" if is_comparison else first.name,
         frozenset(projects),
@@ -74,11 +74,11 @@ def find_subject(session: Session, item: SharedItem) -> Subject:
     )
 
 
-def _environment_subject(session: Session, item: SharedItem) -> Subject:
+def _environment_subject(session: Session, item: SharedItem) -> SharedSubject:
     if len(item.item) != 1:
         raise InvalidInput(fields={"item": "Select one environment."})
     environment = get_environment(session, item.item[0])
-    rows: SharedRows = {"environments": frozenset({environment.id})}
+    rows: dict[str, frozenset[uuid.UUID]] = {"environments": frozenset({environment.id})}
     number = item.version
     if item.kind is ShareKind.ENVIRONMENT:
         number, exam = get_version(session, environment, number).number, ""
@@ -90,7 +90,7 @@ def _environment_subject(session: Session, item: SharedItem) -> Subject:
         columns = zip(*session.execute(ranked).all(), strict=True)
         found = dict(zip(("runs", "policies", "checkpoints"), columns, strict=False))
         rows |= {name: frozenset(key for key in keys if key) for name, keys in found.items()}
-    return Subject(
+    return SharedSubject(
         item.model_copy(update={"version": number, "exam": exam}),
         f"{environment.name} v{number}",
         frozenset({environment.project_id}),
@@ -127,10 +127,10 @@ def _rows_of(session: Session, runs: Iterable[Run]) -> SharedRows:
     )
     for run_id, policy_id in session.execute(baselines):
         rows["runs"].add(run_id)
-        rows["policies"].add(policy_id)
+        rows["policies"] |= {policy_id} if policy_id else set()
     return {name: frozenset(ids) for name, ids in rows.items()}
 
 
-def environment_of(session: Session, subject: Subject) -> tuple[Environment, EnvironmentVersion]:
+def environment_of(session: Session, subject: SharedSubject) -> tuple[Environment, EnvironmentVersion]:
     environment = get_environment(session, subject.item.item[0])
     return environment, get_version(session, environment, subject.item.version, with_files=True)

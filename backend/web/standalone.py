@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,8 +27,11 @@ _SVG = frozenset({"svg", "g", "rect", "line", "circle", "ellipse", "polyline", "
 _UNWRAPPED = frozenset({"a", "label"})
 """Their content stays."""
 _VOID = frozenset({"br", "col", "hr", "img", "input", "link", "meta", "area", "base", "embed", "source", "wbr"})
-_INTERACTIVE = frozenset({"actions", "drop", "export", "crumbs", "pager", "more", "transcript-tools", "more-charts"})
+_INTERACTIVE = frozenset(
+    {"actions", "drop", "export", "crumbs", "pager", "more", "only-links", "transcript-tools", "more-charts"}
+)
 """Classes of parts that only work on the page."""
+_EMPTY_HEADING = re.compile(r"<th( [^<>]*)?>\s*</th>")
 _ATTRIBUTES = {
     each.lower(): each
     for each in (
@@ -46,7 +50,7 @@ class _Stripper(HTMLParser):
     """Copies known elements and attributes and drops all others, so that nothing is loaded, sent or executed."""
 
     parts: list[str] = field(default_factory=list)
-    _open: list[tuple[str, bool]] = field(default_factory=list)
+    open_elements: list[tuple[str, bool]] = field(default_factory=list)
     """Names of open elements, and whether each was copied."""
     _dropped_at: int | None = None
     """Number of open elements above the dropped one that is being skipped."""
@@ -71,12 +75,12 @@ class _Stripper(HTMLParser):
             self.parts.append(f"<{tag}{written}>")
             if tag == "time" and given.get("title"):  # "3 hours ago" would soon be wrong
                 self.parts.append(escape(given["title"], quote=False))
-                self._dropped_at = len(self._open)
+                self._dropped_at = len(self.open_elements)
         if tag in _VOID:
             return
         if self._dropped_at is None and not is_copied and not (tag in _UNWRAPPED and is_left):
-            self._dropped_at = len(self._open)
-        self._open.append((tag, is_copied))
+            self._dropped_at = len(self.open_elements)
+        self.open_elements.append((tag, is_copied))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -84,15 +88,15 @@ class _Stripper(HTMLParser):
             self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        names = [name for name, _ in self._open]
+        names = [name for name, _ in self.open_elements]
         if tag not in names:
             return
         place = len(names) - 1 - names[::-1].index(tag)
-        for name, is_copied in reversed(self._open[place:]):
+        for name, is_copied in reversed(self.open_elements[place:]):
             if is_copied:
                 self.parts.append(f"</{name}>")
-        del self._open[place:]
-        if self._dropped_at is not None and len(self._open) <= self._dropped_at:
+        del self.open_elements[place:]
+        if self._dropped_at is not None and len(self.open_elements) <= self._dropped_at:
             self._dropped_at = None
 
     def handle_data(self, data: str) -> None:
@@ -105,10 +109,10 @@ def without_interaction(html: str) -> Markup:
     stripper = _Stripper()
     stripper.feed(html)
     stripper.close()
-    for _, is_copied in [*stripper._open]:
-        if is_copied:
-            stripper.handle_endtag(stripper._open[-1][0])
-    return Markup("".join(stripper.parts))
+    while stripper.open_elements:
+        stripper.handle_endtag(stripper.open_elements[-1][0])
+    # a heading of a column of buttons or drawings is empty: no heading, then
+    return Markup(_EMPTY_HEADING.sub("<td></td>", "".join(stripper.parts)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
@@ -63,6 +64,11 @@ def test_a_very_long_conversation_is_shortened(session: Session, viewer: TestCli
     assert "960 messages are not shown here." in html
     assert "turn 999" in html
     assert "turn 500" not in html
+
+
+@pytest.mark.parametrize("query", ["", "?run=", "?run=x", "?run=x&run=y", "?run=" + "x" * 500])
+def test_a_report_of_nothing_is_refused(viewer: TestClient, query: str) -> None:
+    assert viewer.get(f"/compare/report.html{query}").status_code in {404, 422}
 
 
 def test_nothing_active_is_left_of_a_page() -> None:

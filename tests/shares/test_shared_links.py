@@ -205,6 +205,8 @@ def test_the_page_creates_a_link_that_it_shows_once(session: Session, author: Te
     address = f"/shares?kind=run&item={run_id}"
     assert f'href="{address.replace("&", "&amp;")}"' in author.get(f"/runs/{run_id}").text
     assert "Create link" in author.get(address).text
+    for query in (f"{address}&version=0", f"/shares?kind=run&item={'x' * 500}", "/shares?kind=x"):
+        assert author.get(query).status_code == 422
     assert "Create link" not in viewer.get(address).text
     made = author.post("/shares", data={"kind": "run", "item": str(run_id), "days": "1"})
     assert made.status_code == 200, made.text[:500]
