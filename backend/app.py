@@ -59,7 +59,7 @@ from backend.rollouts import operations as rollouts_operations
 from backend.rollouts import pages as rollouts_pages
 from backend.rollouts.regrading import operations as regrading_operations
 from backend.rollouts.regrading import pages as regrading_pages
-from backend.runs import chart_pages, evaluation_pages, tab_pages
+from backend.runs import chart_pages, evaluation_pages, list_pages, tab_pages
 from backend.runs import operations as runs_operations
 from backend.runs import pages as runs_pages
 from backend.shares import operations as shares_operations
@@ -94,7 +94,17 @@ PAGES = (
         play_pages,
         import_pages,
     ),
-    *(policies_pages, evaluation_pages, chart_pages, runs_pages, tab_pages, table_pages, rollouts_pages, results_pages),
+    *(
+        policies_pages,
+        evaluation_pages,
+        chart_pages,
+        list_pages,
+        runs_pages,
+        tab_pages,
+        table_pages,
+        rollouts_pages,
+        results_pages,
+    ),
     *(steering_pages, attack_pages, example_pages, training_pages, checkpoints_pages, regrading_pages, docs_site),
 )
 """Modules with pages. Those of imports and exports come before `/runs/{run_id}`."""

@@ -4,11 +4,11 @@ import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, ForeignKey, String, Text, UniqueConstraint, false, text
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, false, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from backend.core.tables import Base, CreatedAt, Id, text_enum
+from backend.core.tables import Base, CreatedAt, Id, Labelled, text_enum
 from backend.domain.checkpoints.transfer import TransferReport
 from backend.domain.vocabulary import ExportForm, ExportStatus
 
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from backend.runs.tables import Run
 
 
-class Checkpoint(Base):
+class Checkpoint(Labelled, Base):
     """Saved weights of a policy at a training step. Step 0 is the policy before training."""
 
     __tablename__ = "checkpoints"
-    __table_args__ = (UniqueConstraint("run_id", "stage", "step"),)
+    __table_args__ = (
+        UniqueConstraint("run_id", "stage", "step"),
+        Index("ix_checkpoints_tags", "tags", postgresql_using="gin"),
+    )
 
     id: Mapped[Id]
     policy_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("policies.id", ondelete="CASCADE"), index=True)

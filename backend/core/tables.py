@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import DateTime, Enum, ForeignKey, Index, MetaData, String, Text, event, func
+from sqlalchemy import DateTime, Enum, ForeignKey, Index, MetaData, String, Text, event, false, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, mapped_column
 
@@ -61,6 +61,15 @@ def text_enum(kind: type[StrEnum]) -> Enum:
 
 Id = Annotated[uuid.UUID, mapped_column(UUID(as_uuid=True), primary_key=True, default=new_id)]
 CreatedAt = Annotated[datetime, mapped_column(server_default=func.now())]
+
+
+class Labelled:
+    """What people add to a row to find it again: tags, a note, and a place at the top of its list."""
+
+    tags: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list, server_default=text("'{}'"))
+    note: Mapped[str] = mapped_column(Text, default="", server_default="")
+    is_pinned: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """For everyone who sees the row."""
 
 
 class Job(Base):

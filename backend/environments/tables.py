@@ -8,7 +8,7 @@ from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, Text, Un
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, column_property, mapped_column, relationship
 
-from backend.core.tables import Base, CreatedAt, Id, text_enum
+from backend.core.tables import Base, CreatedAt, Id, Labelled, text_enum
 from backend.domain.environments.manifest import Manifest
 from backend.domain.projects.access import DEFAULT_PROJECT
 from backend.domain.vocabulary import CheckStatus, RunStatus
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from backend.team.tables import Person
 
 
-class Environment(Base):
+class Environment(Labelled, Base):
     __tablename__ = "environments"
+    __table_args__ = (Index("ix_environments_tags", "tags", postgresql_using="gin"),)
 
     id: Mapped[Id]
     name: Mapped[str] = mapped_column(String(40), unique=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -10,6 +10,7 @@ from pydantic_core import CoreSchema
 from sqlalchemy.orm import Session
 
 from backend.domain.described import Described
+from backend.domain.tags import Tags
 
 
 class Request(Described):
@@ -106,3 +107,21 @@ class Download:
     name: str
     media_type: str
     content: Callable[[Session], Iterator[bytes]]
+
+
+class UpdateLabels(Request):
+    """Changes of what people add to an item. Default for every field: unchanged."""
+
+    note: str | None = Field(None, max_length=5000, description="Text about it. Empty: none.")
+    tags: Annotated[Tags, Cli(option="--tag")] | None = Field(
+        None, description="All tags, at most 20 with 64 characters each. They replace the ones before."
+    )
+    is_pinned: bool | None = Field(None, description="Whether it is pinned to the top of its list, for everyone.")
+
+
+class Labels(Response):
+    """What people added to an item."""
+
+    tags: list[str]
+    note: str
+    is_pinned: bool

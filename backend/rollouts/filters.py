@@ -1,6 +1,5 @@
 """Filters and sort orders as SQL. They are SQLAlchemy expressions only: no text that a user typed becomes SQL.
 
-Negation is pushed down to the comparisons, and a negated comparison is `IS NOT true`: a missing value equals nothing.
 Each subquery correlates only the rollout, because the statement around it may join the same tables for its order.
 """
 
@@ -30,35 +29,32 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from backend.detectors.tables import Flag
 from backend.domain.rollouts.fields import FIELDS, Family, Field, FieldKind
-from backend.domain.rollouts.filters import And, Comparison, FilterError, Has, Node, Not, Or, leaves_of, parse
+from backend.domain.rollouts.filters import Node, leaves_of
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.graders.tables import Grade
 from backend.review.tables import NEWEST_VERDICTS, VerdictRecord
 from backend.rollouts.scope import FilterScope
 from backend.rollouts.tables import LISTED, Group, Rollout, RolloutText, Task
+from backend.web.filters import (
+    TOLERANCE,
+    Condition,
+    compare_number,
+    compare_word,
+    join_conditions,
+    parse_filter,
+)
 from backend.web.paging import read_cursor
-
-Condition = ColumnElement[bool]
 
 LAST_PAGE = "end"
 """As a cursor: the last page."""
 MAX_SEARCHED = 1_000_000
 """Characters of a conversation that text search covers."""
-TOLERANCE = 1e-6
-"""Stored rewards are single precision, so 0.1 is not 0.1: numbers with fractions are compared to six digits."""
 SAME_REWARD = 1e-6
 """Rewards of a group whose spread is no larger count as equal."""
 _LAST_WORD = "\U0010ffff"
 """Sorts after every stored word."""
 _UNINDEXED = frozenset({FIELDS["text"], FIELDS["group"]})
-
-
-class WrongFilter(InvalidInput):
-    """A filter that cannot be parsed."""
-
-    place: slice
-    """The mistake within the expression."""
 
 
 @dataclass(frozen=True)
@@ -173,32 +169,15 @@ def select_rollouts(
     if field is None or not field.is_sortable:
         possible = ", ".join(scope.sortable[:60])
         raise InvalidInput(fields={"sort": f"Sort by one of {possible}. Put `-` in front for descending order."})
-    try:
-        tree = parse(expression or "", scope.fields)
-    except FilterError as error:
-        wrong = WrongFilter(error.message, {"where": f"{error.message} (at character {error.start + 1})"})
-        wrong.place = slice(error.start, error.end)
-        raise wrong from error
+    tree = parse_filter(expression, scope.fields)
     selection = Selection(scope, (expression or "").strip(), tree, sort, field, sort.startswith("-"), backwards)
     if not cursor or cursor == LAST_PAGE:
         return selection
     return replace(selection, start=tuple(read_cursor(cursor, (selection.key, Rollout.seq))))
 
 
-def condition_of(node: Node, scope: FilterScope, *, negated: bool = False) -> Condition:
-    match node:
-        case Not(part):
-            return condition_of(part, scope, negated=not negated)
-        case And(parts) | Or(parts):
-            join = and_ if isinstance(node, And) is not negated else or_
-            return join(*(condition_of(part, scope, negated=negated) for part in parts))
-        case Has(field):
-            found = _compare(field, "has", (True,), scope)
-        case Comparison(field, "!=", values):
-            found, negated = _compare(field, "=", values, scope), not negated
-        case Comparison(field, operator, values):
-            found = _compare(field, operator, values, scope)
-    return found.is_not(true()) if negated else found
+def condition_of(node: Node, scope: FilterScope) -> Condition:
+    return join_conditions(node, lambda field, operator, values: _compare(field, operator, values, scope))
 
 
 def number_of(field: Field, scope: FilterScope) -> ColumnElement[float]:
@@ -229,17 +208,17 @@ def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: Filter
         case "flag":
             visible = Flag.detector.not_in(scope.hidden) if scope.hidden else true()
             own = (Flag.run_id == scope.run.id, Flag.rollout_id == Rollout.id)
-            return exists().where(*own, _word(Flag.detector, operator, values), visible).correlate(Rollout)
+            return exists().where(*own, compare_word(Flag.detector, operator, values), visible).correlate(Rollout)
         case "verdict":
             latest = NEWEST_VERDICTS.where(VerdictRecord.run_id == scope.run.id).subquery()
-            return Rollout.id.in_(select(latest.c.rollout_id).where(_word(latest.c.verdict, operator, values)))
+            return Rollout.id.in_(select(latest.c.rollout_id).where(compare_word(latest.c.verdict, operator, values)))
         case "split":
-            return _of_task(scope, _word(Task.split, operator, values))
+            return _of_task(scope, compare_word(Task.split, operator, values))
         case "task":
-            return _of_task(scope, _number(cast(Task.index, Double), operator, values, tolerance=0))
+            return _of_task(scope, compare_number(cast(Task.index, Double), operator, values, tolerance=0))
         case "environment":
             of_name = select(EnvironmentVersion.id).join(EnvironmentVersion.environment)
-            return _of_task(scope, Task.version_id.in_(of_name.where(_word(Environment.name, operator, values))))
+            return _of_task(scope, Task.version_id.in_(of_name.where(compare_word(Environment.name, operator, values))))
         case "group":
             part = values[0].lower() if operator == "~" else None
             return _in_groups(scope, [kind for kind in field.choices if (part in kind if part else kind in values)])
@@ -253,44 +232,24 @@ def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: Filter
             is_in_body = body_of(Rollout.messages).like(pattern, escape="\\")
             return or_(is_found, and_(Rollout.seq > scope.indexed, is_in_body))
         case Family.JUDGE:
-            score = _number(cast(Grade.score, Double), operator, values, tolerance=TOLERANCE)
+            score = compare_number(cast(Grade.score, Double), operator, values, tolerance=TOLERANCE)
             return exists().where(*grade_of(scope, field), score).correlate(Rollout)
         case Family.QUESTION:
             answer = (
-                _number(cast(Grade.score, Double), operator, values, tolerance=0)
+                compare_number(cast(Grade.score, Double), operator, values, tolerance=0)
                 if field.kind is FieldKind.NUMBER and operator != "has"
-                else _word(Grade.answer, operator, values)
+                else compare_word(Grade.answer, operator, values)
             )
             return exists().where(*grade_of(scope, field), answer).correlate(Rollout)
         case _ if field.kind is FieldKind.NUMBER:
-            return _number(number_of(field, scope), operator, values, tolerance=0 if field.is_whole else TOLERANCE)
+            return compare_number(
+                number_of(field, scope), operator, values, tolerance=0 if field.is_whole else TOLERANCE
+            )
         case _ if field.kind is FieldKind.YES_NO:
             is_set: Condition = _column(field).is_(True)
             return is_set if values[0] else is_set.is_not(true())
         case _:
-            return _word(_column(field), operator, values)
-
-
-def _number(value: ColumnElement[float], operator: str, values: tuple[Any, ...], *, tolerance: float) -> Condition:
-    bound: float = values[0]
-    margin = abs(bound) * tolerance
-    match operator:
-        case "has":
-            return value.is_not(None)
-        case "in":
-            return or_(*(_number(value, "=", (each,), tolerance=tolerance) for each in values))
-        case "=" if margin:
-            return value.between(bound - margin, bound + margin)
-        case "=":
-            return value == bound
-        case "<":
-            return value < bound - margin
-        case "<=":
-            return value <= bound + margin
-        case ">":
-            return value > bound + margin
-        case _:
-            return value >= bound - margin
+            return compare_word(_column(field), operator, values)
 
 
 def body_of(messages: Any) -> ColumnElement[str]:
@@ -299,15 +258,6 @@ def body_of(messages: Any) -> ColumnElement[str]:
     text = func.concat_ws("\n", message.c.value["reasoning"].astext, message.c.value["content"].astext)
     whole = select(func.string_agg(text, "\n")).select_from(message).scalar_subquery()
     return func.lower(func.left(func.coalesce(whole, ""), MAX_SEARCHED))
-
-
-def _word(column: Any, operator: str, values: tuple[Any, ...]) -> Condition:
-    found: Condition = column.in_(values)
-    if operator == "has":
-        found = column.is_not(None)
-    elif operator == "~":
-        found = cast(column, Text).icontains(values[0], autoescape=True)
-    return found
 
 
 def _of_task(scope: FilterScope, condition: Condition) -> Condition:

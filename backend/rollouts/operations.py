@@ -15,6 +15,7 @@ from backend.rollouts.schemas import (
     FilterFields,
     ImportRollouts,
     ListedRolloutResponse,
+    ListViews,
     RolloutCount,
     SaveView,
     SelectRollouts,
@@ -117,9 +118,9 @@ def delete_run(session: Session, actor: Actor, run: Run) -> None:
 
 
 @operation("GET /views", role=Role.VIEWER, noun="views")
-def list_views(session: Session, actor: Actor) -> Page[View]:
+def list_views(session: Session, actor: Actor, request: ListViews) -> Page[View]:
     """List your saved views, then shared views of others."""
-    return Page(items=saved_views.list_views(session, actor))
+    return Page(items=saved_views.list_views(session, actor, request.listing))
 
 
 @operation("POST /views", role=Role.VIEWER, noun="views", status=201, audited=False)
@@ -136,5 +137,11 @@ def update_view(session: Session, actor: Actor, view: uuid.UUID, request: Update
 
 @operation("DELETE /views/{view}", role=Role.VIEWER, noun="views", audited=False)
 def delete_view(session: Session, actor: Actor, view: uuid.UUID) -> None:
-    """Delete a view. Its rollouts stay."""
+    """Delete a view. What it lists stays. You can restore the view for 30 days."""
     saved_views.delete_view(session, actor, view)
+
+
+@operation("POST /views/{view}/restore", role=Role.VIEWER, noun="views", audited=False)
+def restore_view(session: Session, actor: Actor, view: uuid.UUID) -> View:
+    """Restore a view that was deleted in the last 30 days."""
+    return saved_views.restore_view(session, actor, view)

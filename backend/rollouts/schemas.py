@@ -13,7 +13,7 @@ from backend.domain.rollouts.filters import MAX_LENGTH
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 from backend.operations.schemas import Request, Response
 from backend.rollouts.export import ExportFormat
-from backend.rollouts.tables import Rollout
+from backend.rollouts.tables import Listing, Rollout
 from backend.runs.schemas import RolloutFilter
 
 ViewName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$", description="Name.")]
@@ -134,8 +134,10 @@ class SaveView(Request):
     model_config = ConfigDict(str_strip_whitespace=True)
 
     name: ViewName
-    filter: str = Field("", max_length=MAX_LENGTH, description="Filter. Default: all rollouts.")
+    listing: Listing = Field(Listing.ROLLOUTS, description="The list that the view is for.")
+    filter: str = Field("", max_length=MAX_LENGTH, description="Filter. Default: everything.")
     sort: str = Field("", max_length=100, description="Sort order, such as `-reward`.")
+    columns: str = Field("", max_length=1000, description="Columns, separated by commas. Default: the usual ones.")
     is_shared: bool = Field(False, description="Show the view to the whole team.")
 
 
@@ -148,13 +150,20 @@ class UpdateView(Request):
     is_shared: bool | None = Field(None, description="Show the view to the whole team.")
 
 
+class ListViews(Request):
+    listing: Listing | None = Field(None, description="Views of this list only.")
+
+
 class View(Response):
     """A saved view."""
 
     id: uuid.UUID
     name: str
+    listing: Listing
     filter: str
     sort: str
+    columns: str
+    """Names of the columns, separated by commas. Empty: the default ones."""
     is_shared: bool
     is_own: bool
     owner: str
@@ -163,8 +172,9 @@ class View(Response):
 
     @property
     def query(self) -> str:
-        """The query string of a rollouts page with this view."""
-        return urlencode({name: value for name, value in (("where", self.filter), ("sort", self.sort)) if value})
+        """The query string of a list with this view."""
+        values = {"where": self.filter, "sort": self.sort, "columns": self.columns}
+        return urlencode({name: value for name, value in values.items() if value})
 
 
 class ExportRollouts(Request):

@@ -14,10 +14,11 @@ from backend.core.events import topic_of
 from backend.domain.rollouts.filters import clauses_of, subject_of
 from backend.errors import InvalidInput, NotFound
 from backend.rollouts import saved_views
-from backend.rollouts.filters import WrongFilter, select_rollouts
+from backend.rollouts.filters import select_rollouts
 from backend.rollouts.queries import MatchCount, RolloutList, list_rollouts, shown_columns, total_of
 from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView
 from backend.rollouts.scope import scope_of
+from backend.rollouts.tables import Listing
 from backend.runs import queries
 from backend.runs.header import head_blocks, run_header
 from backend.runs.schemas import RolloutFilter
@@ -25,6 +26,7 @@ from backend.runs.tables import Run
 from backend.settings import PROJECT_ROOT
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.error_pages import TookTooLong, is_timeout
+from backend.web.filters import WrongFilter
 from backend.web.form_data import read_form
 from backend.web.identity import Actor
 from backend.web.page import page, render_block, see_other
@@ -146,7 +148,7 @@ def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) ->
         "shortcuts": scope.shortcuts(filter.clauses),
         # for completion in the filter box
         "fields": [FieldResponse.of(field).model_dump(mode="json") for field in scope.fields.values()],
-        "views": saved_views.list_views(session, actor),
+        "views": saved_views.list_views(session, actor, Listing.ROLLOUTS),
         "matching": found.matching or MatchCount(total),
         "total": total,
         "mistake": mistake,

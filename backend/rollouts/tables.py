@@ -2,6 +2,7 @@
 
 import uuid
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, SmallInteger, String, Text, UniqueConstraint, false, text
@@ -140,9 +141,16 @@ class RolloutText(Base):
     body: Mapped[str] = mapped_column(Text)
 
 
+class Listing(StrEnum):
+    """The list that a saved view is for."""
+
+    ROLLOUTS = "rollouts"
+    RUNS = "runs"
+
+
 class SavedView(Base):
     __tablename__ = "saved_views"
-    __table_args__ = (UniqueConstraint("person_id", "name"),)
+    __table_args__ = (UniqueConstraint("person_id", "listing", "name"),)
 
     id: Mapped[Id]
     person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"))
@@ -150,6 +158,10 @@ class SavedView(Base):
     filter: Mapped[str] = mapped_column(Text, default="")
     """An expression of `domain.rollouts.filters`."""
     sort: Mapped[str] = mapped_column(String(100), default="")
+    listing: Mapped[Listing] = mapped_column(text_enum(Listing), default=Listing.ROLLOUTS, server_default="rollouts")
+    columns: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """Names of the columns, separated by commas. Empty: the default ones."""
+    deleted_at: Mapped[datetime | None]
     is_shared: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Shared with the team."""
     created_at: Mapped[CreatedAt]

@@ -67,15 +67,16 @@ def get_run(session: Session, actor: Actor, run: Run) -> RunDetailResponse:
     notice="The run was changed.",
 )
 def update_run(session: Session, actor: Actor, run: Run, request: UpdateRun) -> RunDetailResponse:
-    """Rename a run, tag it or write a note about it."""
+    """Rename a run, tag it, pin it or write a note about it."""
     service.update_run(session, run, request)
     return RunDetailResponse.of(run)
 
 
 @operation("POST /runs/tags", role=Role.AUTHOR, in_project=True, command="run tag", tool=True)
 def tag_runs(session: Session, actor: Actor, request: TagRuns) -> Page[RunResponse]:
-    """Add tags to several runs, or remove them."""
-    service.tag_runs(session, queries.runs_by_id(session, request.runs), request.add, request.remove)
+    """Add tags to several runs or remove them, and pin or unpin the runs."""
+    runs = queries.runs_by_id(session, request.runs)
+    service.tag_runs(session, runs, request.add, request.remove, is_pinned=request.is_pinned)
     return Page(items=[RunResponse.of(run) for run in queries.find_runs(session, request.runs)])
 
 

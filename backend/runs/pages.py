@@ -26,8 +26,9 @@ from backend.runs import queries
 from backend.runs.charts import Window, charts_of, columnar_points, latest_steps
 from backend.runs.curves import CurvesRequest, curve_rows
 from backend.runs.header import RunHeader, head_blocks, run_header
+from backend.runs.list_pages import run_list
 from backend.runs.overview import run_overview
-from backend.runs.schemas import BulkRuns, RunFilter
+from backend.runs.schemas import BulkRuns, RunListQuery
 from backend.runs.service import archive_runs, request_stop, tag_runs
 from backend.web.csv_files import csv_response
 from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
@@ -55,13 +56,19 @@ _overviews: Shared[dict[str, object]] = Shared()
 def list_runs(
     session: SessionDep,
     actor: Viewer,
-    wanted: Annotated[RunFilter, Query()],
+    wanted: Annotated[RunListQuery, Query()],
+    show: Annotated[list[str], Query(max_length=100)] = [],  # noqa: B006
+    deleted_view: uuid.UUID | None = None,
     selected: Annotated[list[uuid.UUID], Query(max_length=500)] = [],  # noqa: B006
 ) -> dict[str, object]:
-    found = queries.runs(session, wanted, actor.project_id)
     names = session.scalars(select(Environment.name).order_by(Environment.name)).all()
     choices = {"environments": names, "kinds": tuple(RunKind), "statuses": tuple(RunStatus)}
-    return {"runs": found.items, "next": found.next, "wanted": wanted, "selected": set(selected), **choices}
+    return {
+        **run_list(session, actor, wanted, show),
+        "selected": set(selected),
+        "deleted_view": deleted_view,
+        **choices,
+    }
 
 
 @router.post("/runs/bulk")
@@ -89,6 +96,9 @@ def change_selected_runs(
         for run in active:
             request_stop(session, actor.within(run.project_id), run)
         notice = f"Stopping {len(active)} of {len(runs)} runs; the others have ended."
+    elif form.choice in ("pin", "unpin"):
+        tag_runs(session, runs, [], [], is_pinned=form.choice == "pin")
+        notice = f"{form.choice.title()}ned {len(runs)} run{'s' * (len(runs) > 1)}."
     else:
         if not form.tag:
             raise InvalidInput(fields={"tag": "Write a tag, or several separated by commas."})

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from backend.domain.described import Described
 from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, subject_of
 from backend.domain.runs.plans import EvaluationScope
-from backend.domain.runs.tags import MAX_TAG, Tags
 from backend.domain.statistics import Coverage
+from backend.domain.tags import MAX_TAG, Tags
 from backend.domain.text import quoted
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, StopReason
-from backend.operations.schemas import Cli, FilterForm, Progress, Request, Response
+from backend.operations.schemas import Cli, FilterForm, Labels, Progress, Request, Response, UpdateLabels
 from backend.runs.tables import Run
 
 
@@ -57,15 +57,11 @@ class EvaluationRequest(EvaluationScope):
     """Any text. Repeating a key returns the run that it started first."""
 
 
-class UpdateRun(Request):
+class UpdateRun(UpdateLabels):
     """Changes of a run's name, tags and note."""
 
     name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)] | None = None
     """New name."""
-    note: str | None = Field(default=None, max_length=5000)
-    """Text about the run. Empty: none."""
-    tags: Annotated[Tags, Cli(option="--tag")] | None = None
-    """All tags of the run, at most 20 with 64 characters each. They replace the ones before."""
 
 
 class TagRuns(Request):
@@ -77,6 +73,8 @@ class TagRuns(Request):
     """Tags to add."""
     remove: Tags = Field(default=[])
     """Tags to remove."""
+    is_pinned: bool | None = None
+    """Pin the runs to the top of the list, or unpin them."""
 
 
 class ArchiveRuns(Request):
@@ -92,11 +90,11 @@ class BulkRuns(BaseModel):
     """The form beneath the list of runs: what to do with the selected ones."""
 
     run: list[uuid.UUID] = Field(default=[], max_length=500)
-    choice: Literal["tag", "untag", "move", "stop", "compare", "archive", "unarchive", "delete"]
+    choice: Literal["tag", "untag", "pin", "unpin", "move", "stop", "compare", "archive", "unarchive", "delete"]
     tag: Tags = Field(default=[])
     project: str = ""
     """Id of the project to move to."""
-    query: str = Field(default="", max_length=2000)
+    query: str = Field(default="", max_length=10_000)
     """Query of the list."""
     back: uuid.UUID | None = None
     """Run whose page has the form instead of the list."""
@@ -113,8 +111,12 @@ class _Filter(FilterForm, Described):
 
     def query(self, **changes: object) -> str:
         """Return the query string of the first page with some changes. None and False remove a value."""
+        return urlencode(self.given(**changes))
+
+    def given(self, **changes: object) -> dict[str, object]:
+        """Return the values of the first page's address with some changes."""
         values = self.model_dump(mode="json", exclude_defaults=True, exclude={"after", "before"}) | changes
-        return urlencode({name: value for name, value in values.items() if value not in (None, False, "")})
+        return {name: value for name, value in values.items() if value not in (None, False, "")}
 
 
 class RunFilter(_Filter):
@@ -134,8 +136,28 @@ class RunFilter(_Filter):
     """Name or id of a project. Default: all that you see."""
     archived: bool = False
     """Only archived runs. Default: without archived runs."""
+    where: str | None = Field(default=None, max_length=MAX_LENGTH)
+    """A filter: `status = failed and tag = paper and reward > 0.5`. It is added to the parameters above."""
+    sort: str = Field(default="-created", max_length=130)
+    """A field such as `name`, `reward`, `duration` or `metric.entropy`. Descending: `-reward`."""
 
     command_limit: ClassVar[int | None] = 20
+
+    @property
+    def expression(self) -> str:
+        """The parameters that filters can express, as one filter."""
+        equal = {"kind": self.kind, "status": self.status, "environment": self.environment, "tag": self.tag}
+        parts = [f"{name} = {quoted(str(value))}" for name, value in equal.items() if value]
+        parts += [f"name ~ {quoted(self.text)}"] if self.text else []
+        parts += [f"({self.where})" if OR.search(self.where) and parts else self.where] if self.where else []
+        return " and ".join(parts)
+
+
+class RunListQuery(RunFilter):
+    """The address of the list of runs."""
+
+    columns: str | None = Field(default=None, max_length=1000)
+    """Columns to show, separated by commas."""
 
 
 class RolloutFilter(_Filter):
@@ -209,15 +231,12 @@ class GroupFilter(_Filter):
     """`mean`, `spread`, `tokens` or `failed`. Descending: `-mean`. Default: the order of play."""
 
 
-class RunResponse(Progress):
+class RunResponse(Labels, Progress):
     """A run."""
 
     id: uuid.UUID
     kind: RunKind
     name: str
-    tags: list[str]
-    note: str
-    """Text that people wrote about it."""
     status: RunStatus
     environment: str
     version: int

@@ -13,7 +13,7 @@ from backend.core.tables import Job
 from backend.detectors.scans import scan_finished_run
 from backend.domain.notifications.notices import NoticeKind
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.runs.tags import MAX_TAGS
+from backend.domain.tags import MAX_TAGS
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed, NotFound
@@ -46,8 +46,10 @@ def update_run(session: Session, run: Run, request: UpdateRun) -> None:
     _announce(session, run)
 
 
-def tag_runs(session: Session, runs: Sequence[Run], add: Sequence[str], remove: Sequence[str]) -> None:
-    """Add tags to runs or remove them. Nothing changes if one of the runs would have too many."""
+def tag_runs(
+    session: Session, runs: Sequence[Run], add: Sequence[str], remove: Sequence[str], *, is_pinned: bool | None = None
+) -> None:
+    """Add tags to runs or remove them, and pin or unpin. Nothing changes if one of the runs would have too many."""
     for run in runs:
         tags = [tag for tag in dict.fromkeys([*run.tags, *add]) if tag not in remove]
         if len(tags) > MAX_TAGS:
@@ -55,6 +57,7 @@ def tag_runs(session: Session, runs: Sequence[Run], add: Sequence[str], remove: 
                 f"{run.name} would have {len(tags)} tags; at most {MAX_TAGS} are possible. Nothing was changed."
             )
         run.tags = tags
+        run.is_pinned = run.is_pinned if is_pinned is None else is_pinned
     session.flush()
     announce(session, RUNS)
 

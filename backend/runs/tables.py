@@ -22,7 +22,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION
 from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.orm import Mapped, Mapper, mapped_column, relationship
 
-from backend.core.tables import Base, CreatedAt, Id, text_enum
+from backend.core.tables import Base, CreatedAt, Id, Labelled, text_enum
 from backend.domain.projects.access import DEFAULT_PROJECT
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.errors import Conflict
@@ -90,13 +90,15 @@ def _home_of(context: DefaultExecutionContext) -> uuid.UUID | None:
     return home
 
 
-class Run(Base):
+class Run(Labelled, Base):
     """An evaluation, a training run, a check or hand play."""
 
     __tablename__ = "runs"
     __table_args__ = (
         Index("ix_runs_created_at_id", "created_at", "id"),
         Index("ix_runs_project_id_created_at_id", "project_id", "created_at", "id"),
+        Index("ix_runs_is_pinned_created_at_id", "is_pinned", "created_at", "id"),
+        Index("ix_runs_name_id", "name", "id"),
         Index("ix_runs_tags", "tags", postgresql_using="gin"),
         Index("ix_runs_deletion_id", "deletion_id", postgresql_where=text("deletion_id IS NOT NULL")),
     )
@@ -134,9 +136,6 @@ class Run(Base):
     """Number of the next rollout, taken under the row's lock, so that readers see no gaps."""
     attempt: Mapped[int] = mapped_column(Integer, default=0)
     """Number of times that a worker began it."""
-    tags: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list, server_default=text("'{}'"))
-    note: Mapped[str] = mapped_column(Text, default="", server_default="")
-    """Written by people."""
     source_run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
     """The run that this one rescores, replays, repeats or branches from."""
     branch_step: Mapped[int | None]

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field
-from sqlalchemy import ColumnElement, Select, and_, or_
+from sqlalchemy import ColumnElement, Row, Select, and_, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from backend.errors import InvalidInput
@@ -49,7 +49,8 @@ class Slice(Generic[T]):
 class Key:
     """One column of the order. The last key must be unique; none may be null."""
 
-    column: InstrumentedAttribute[Any]
+    column: Column
+    """An attribute of the listed rows, or an expression."""
     descending: bool = True
 
 
@@ -57,6 +58,14 @@ def slice_of(
     session: Session, statement: Select[T], keys: Sequence[Key], *, after: str | None, limit: int = LIMIT
 ) -> Slice[T]:
     """Return the rows behind the cursor `after` in the order of `keys`: `slice_of(session, select(Run), NEWEST, …)`."""
+    found = rows_of(session, statement, keys, after=after, limit=limit)
+    return Slice([row[0] for row in found.items], found.next)
+
+
+def rows_of(
+    session: Session, statement: Select[Any], keys: Sequence[Key], *, after: str | None, limit: int = LIMIT
+) -> Slice[Row[Any]]:
+    """Return rows as `slice_of` does, with all columns of the statement."""
     if after:
         values = read_cursor(after, [key.column for key in keys])
         branches = []  # (a, b) is behind (x, y) if a is behind x, or a = x and b is behind y
@@ -65,11 +74,11 @@ def slice_of(
             past = key.column < values[position] if key.descending else key.column > values[position]
             branches.append(and_(*same, past))
         statement = statement.where(or_(*branches))
-    order = [key.column.desc() if key.descending else key.column.asc() for key in keys]
-    rows = list(session.scalars(statement.order_by(*order).limit(limit + 1)))
+    labels = [key.column.label(f"key_{place}") for place, key in enumerate(keys)]
+    order = [label.desc() if key.descending else label.asc() for key, label in zip(keys, labels, strict=True)]
+    rows = list(session.execute(statement.add_columns(*labels).order_by(*order).limit(limit + 1)))
     items = rows[:limit]
-    has_more = len(rows) > limit
-    return Slice(items, make_cursor(*(getattr(items[-1], key.column.key) for key in keys)) if has_more else None)
+    return Slice(items, make_cursor(*items[-1][-len(keys) :]) if len(rows) > limit else None)
 
 
 def make_cursor(*values: object) -> str:

@@ -24,6 +24,8 @@ class FieldKind(StrEnum):
     TEXT = "text"
     """Supports only `~`."""
     YES_NO = "yes_no"
+    DATE = "date"
+    """A day such as `2026-11-01`, or a time such as `2026-11-01T09:30`, in UTC without another offset."""
 
 
 OPERATORS: Mapping[FieldKind, tuple[str, ...]] = {
@@ -32,6 +34,7 @@ OPERATORS: Mapping[FieldKind, tuple[str, ...]] = {
     FieldKind.WORD: ("=", "!=", "~", "in"),
     FieldKind.TEXT: ("~",),
     FieldKind.YES_NO: ("=", "!="),
+    FieldKind.DATE: ("=", "!=", "<", "<=", ">", ">="),
 }
 
 

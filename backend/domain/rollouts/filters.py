@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 
 from backend.domain.rollouts.fields import OPERATORS, Family, Field, FieldKind, family_field
 
@@ -37,7 +38,16 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
-Value = float | str | bool
+
+@dataclass(frozen=True, slots=True)
+class DateSpan:
+    """A day, or a second, from `start` until `end`, which is no part of it."""
+
+    start: datetime
+    end: datetime
+
+
+Value = float | str | bool | DateSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +299,7 @@ class _Parser:
                 FieldKind.NUMBER: "a number",
                 FieldKind.CHOICE: f"one of {', '.join(field.choices)}",
                 FieldKind.YES_NO: "yes or no",
+                FieldKind.DATE: "a date such as 2026-11-01",
             }.get(field.kind, "a word or a text in quotes")
             found = "the end" if token.kind == "end" else f"`{token.text}`"
             raise self.wrong(f"Expected {expected} here, not {found}.", token)
@@ -305,6 +316,15 @@ class _Parser:
                 if text.lower() not in TRUE_WORDS | FALSE_WORDS:
                     raise self.wrong(f"`{field.name}` is yes or no.", token)
                 return text.lower() in TRUE_WORDS
+            case FieldKind.DATE:
+                try:
+                    is_day = len(text) == 10 and bool(date.fromisoformat(text))
+                    time = datetime.fromisoformat(text)
+                    start = time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)
+                    return DateSpan(start, start + (timedelta(days=1) if is_day else timedelta(seconds=1)))
+                except (ValueError, OverflowError):
+                    message = f"`{field.name}` is a date such as 2026-11-01, but `{_short(text)}` is not."
+                    raise self.wrong(message, token) from None
             case FieldKind.CHOICE if operator != "~":
                 choice = text.lower().replace(" ", "_").replace("-", "_")
                 if choice not in field.choices:

@@ -1,11 +1,11 @@
-"""Tags of runs: short words of people's own."""
+"""Tags: short words that people give runs, environments and checkpoints."""
 
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 MAX_TAGS = 20
-"""Per run."""
+"""Per item."""
 MAX_TAG = 64
 """Characters."""
 
@@ -25,7 +25,7 @@ def _checked(tags: list[str]) -> list[str]:
         if len(tag) > MAX_TAG:
             raise ValueError(f"A tag has at most {MAX_TAG} characters; {tag[:20]}… has {len(tag):,}")
     if len(unique) > MAX_TAGS:
-        raise ValueError(f"A run has at most {MAX_TAGS} tags; these are {len(unique)}")
+        raise ValueError(f"There can be at most {MAX_TAGS} tags; these are {len(unique)}")
     return unique
 
 
