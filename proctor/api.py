@@ -3890,6 +3890,8 @@ class RunsOperations(Namespace):
         tag: str | None = None,
         project: str | None = None,
         archived: bool | None = None,
+        where: str | None = None,
+        sort: str | None = None,
         limit: int | None = None,
     ) -> Iterator[RunResponse]:
         """List runs, newest first.
@@ -3900,7 +3902,10 @@ class RunsOperations(Namespace):
         - `text`: Part of the run's name.
         - `tag`: A tag of the run.
         - `project`: Name or id of a project. Default: all that you see.
-        - `archived`: Only archived runs. Default: without archived runs."""
+        - `archived`: Only archived runs. Default: without archived runs.
+        - `where`: A filter: `status = failed and tag = paper and reward > 0.5`. It is added to the parameters
+          above.
+        - `sort`: A field such as `name`, `reward`, `duration` or `metric.entropy`. Descending: `-reward`."""
         return self._list(
             "RunResponse",
             "/runs",
@@ -3914,6 +3919,8 @@ class RunsOperations(Namespace):
             tag=tag,
             project=project,
             archived=archived,
+            where=where,
+            sort=sort,
         )
 
     def archive(self, *, runs: Sequence[UUID | str], archived: bool | None = None) -> Sequence[RunResponse]:
@@ -3924,14 +3931,20 @@ class RunsOperations(Namespace):
         return self._change("RunResponse", "POST", "/runs/archive", runs=runs, archived=archived)
 
     def tag(
-        self, *, runs: Sequence[UUID | str], add: Sequence[str] | None = None, remove: Sequence[str] | None = None
+        self,
+        *,
+        runs: Sequence[UUID | str],
+        add: Sequence[str] | None = None,
+        remove: Sequence[str] | None = None,
+        is_pinned: bool | None = None,
     ) -> Sequence[RunResponse]:
-        """Add tags to several runs, or remove them.
+        """Add tags to several runs or remove them, and pin or unpin the runs.
 
         - `runs`: Ids of runs.
         - `add`: Tags to add.
-        - `remove`: Tags to remove."""
-        return self._change("RunResponse", "POST", "/runs/tags", runs=runs, add=add, remove=remove)
+        - `remove`: Tags to remove.
+        - `is_pinned`: Pin the runs to the top of the list, or unpin them."""
+        return self._change("RunResponse", "POST", "/runs/tags", runs=runs, add=add, remove=remove, is_pinned=is_pinned)
 
     def delete(self, run: str | UUID) -> None:
         """Delete an imported run with all its rollouts. Runs that were played here are kept.
@@ -3951,16 +3964,31 @@ class RunsOperations(Namespace):
         return self._call("RunDetailResponse", "GET", f"/runs/{segment(run)}", "query", "/runs/{id}")
 
     def update(
-        self, run: str | UUID, *, name: str | None = None, note: str | None = None, tags: Sequence[str] | None = None
+        self,
+        run: str | UUID,
+        *,
+        note: str | None = None,
+        tags: Sequence[str] | None = None,
+        is_pinned: bool | None = None,
+        name: str | None = None,
     ) -> RunDetailResponse:
-        """Rename a run, tag it or write a note about it.
+        """Rename a run, tag it, pin it or write a note about it.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
-        - `name`: New name.
-        - `note`: Text about the run. Empty: none.
-        - `tags`: All tags of the run, at most 20 with 64 characters each. They replace the ones before."""
+        - `note`: Text about it. Empty: none.
+        - `tags`: All tags, at most 20 with 64 characters each. They replace the ones before.
+        - `is_pinned`: Whether it is pinned to the top of its list, for everyone.
+        - `name`: New name."""
         return self._call(
-            "RunDetailResponse", "PATCH", f"/runs/{segment(run)}", "body", "/runs/{id}", name=name, note=note, tags=tags
+            "RunDetailResponse",
+            "PATCH",
+            f"/runs/{segment(run)}",
+            "body",
+            "/runs/{id}",
+            note=note,
+            tags=tags,
+            is_pinned=is_pinned,
+            name=name,
         )
 
     def evaluation_again(
@@ -4647,24 +4675,42 @@ class TrainingOperations(Namespace):
 
 
 class ViewsOperations(Namespace):
-    def list(self, *, limit: int | None = None) -> Iterator[View]:
-        """List your saved views, then shared views of others."""
-        return self._list(
-            "View",
-            "/views",
-            limit,
-        )
+    def list(self, *, listing: Literal["rollouts", "runs"] | None = None, limit: int | None = None) -> Iterator[View]:
+        """List your saved views, then shared views of others.
+
+        - `listing`: Views of this list only."""
+        return self._list("View", "/views", limit, listing=listing)
 
     def save(
-        self, *, name: str, filter: str | None = None, sort: str | None = None, is_shared: bool | None = None
+        self,
+        *,
+        name: str,
+        listing: Literal["rollouts", "runs"] | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        columns: str | None = None,
+        is_shared: bool | None = None,
     ) -> View:
         """Save a filter and a sort order under a name. It replaces your view of the same name.
 
         - `name`: Name.
-        - `filter`: Filter. Default: all rollouts.
+        - `listing`: The list that the view is for.
+        - `filter`: Filter. Default: everything.
         - `sort`: Sort order, such as `-reward`.
+        - `columns`: Columns, separated by commas. Default: the usual ones.
         - `is_shared`: Show the view to the whole team."""
-        return self._call("View", "POST", "/views", "body", name=name, filter=filter, sort=sort, is_shared=is_shared)
+        return self._call(
+            "View",
+            "POST",
+            "/views",
+            "body",
+            name=name,
+            listing=listing,
+            filter=filter,
+            sort=sort,
+            columns=columns,
+            is_shared=is_shared,
+        )
 
     def update(self, view: str | UUID, *, name: str | None = None, is_shared: bool | None = None) -> View:
         """Rename a view, or share it or stop sharing it.
@@ -4673,11 +4719,20 @@ class ViewsOperations(Namespace):
         return self._call("View", "PATCH", f"/views/{segment(view)}", "body", name=name, is_shared=is_shared)
 
     def delete(self, view: str | UUID) -> None:
-        """Delete a view. Its rollouts stay."""
+        """Delete a view. What it lists stays. You can restore the view for 30 days."""
         return self._call(
             "",
             "DELETE",
             f"/views/{segment(view)}",
+            "query",
+        )
+
+    def restore(self, view: str | UUID) -> View:
+        """Restore a view that was deleted in the last 30 days."""
+        return self._call(
+            "View",
+            "POST",
+            f"/views/{segment(view)}/restore",
             "query",
         )
 

@@ -376,20 +376,6 @@ class ConfigurationFile(Model):
     configuration: dict[str, Any]
 
 
-class View(Model):
-    """A saved view."""
-
-    id: UUID
-    name: str
-    filter: str
-    sort: str
-    is_shared: bool
-    is_own: bool
-    owner: str
-    """Name of the member who saved it."""
-    created_at: AwareDatetime
-
-
 class AbilityResponse(Model):
     """Something that not every installation can do."""
 
@@ -448,6 +434,15 @@ class Estimate(Model):
     low: float
     high: float
     count: int
+
+
+class Listing(StrEnum):
+    """
+    The list that a saved view is for.
+    """
+
+    rollouts = "rollouts"
+    runs = "runs"
 
 
 class PreflightStatus(StrEnum):
@@ -2115,12 +2110,12 @@ class RunDetailResponse(Job):
     """Null until it is known."""
     message: str = ""
     """The current state in a few words, or what went wrong."""
+    tags: list[str]
+    note: str
+    is_pinned: bool
     id: UUID
     kind: RunKind
     name: str
-    tags: list[str]
-    note: str
-    """Text that people wrote about it."""
     status: RunStatus
     environment: str
     version: int
@@ -2725,12 +2720,12 @@ class RunResponse(Job):
     """Null until it is known."""
     message: str = ""
     """The current state in a few words, or what went wrong."""
+    tags: list[str]
+    note: str
+    is_pinned: bool
     id: UUID
     kind: RunKind
     name: str
-    tags: list[str]
-    note: str
-    """Text that people wrote about it."""
     status: RunStatus
     environment: str
     version: int
@@ -2887,6 +2882,23 @@ class PreflightResponse(Job):
     configuration: dict[str, Any]
     created_at: AwareDatetime
     ended_at: AwareDatetime | None
+
+
+class View(Model):
+    """A saved view."""
+
+    id: UUID
+    name: str
+    listing: Listing
+    filter: str
+    sort: str
+    columns: str
+    """Names of the columns, separated by commas. Empty: the default ones."""
+    is_shared: bool
+    is_own: bool
+    owner: str
+    """Name of the member who saved it."""
+    created_at: AwareDatetime
 
 
 class Capabilities(Model):

@@ -5,7 +5,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "c7d05b3e91a4"
-down_revision = "e2b74c81d9f0"
+down_revision = "a93d5f17c2b6"
 branch_labels = None
 depends_on = None
 

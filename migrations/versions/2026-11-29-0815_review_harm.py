@@ -69,7 +69,12 @@ def upgrade() -> None:
         ["notice_id", "destination_id", "person_id"],
         postgresql_nulls_not_distinct=True,
     )
-    _allow([*KINDS, *ADDED])
+    _allow(
+        [
+            *("alarm", "intervention", "run_failed", "run_finished", "review_waiting", "regression"),
+            *("certificate_expired", "onset", "judging", "rescoring", "assigned", "mentioned", "digest", "test"),
+        ]
+    )
 
 
 def downgrade() -> None:
