@@ -136,6 +136,19 @@ def test_archived_runs_are_hidden_from_the_list_only(author: TestClient, viewer:
     assert "old one" in viewer.get("/runs").text
 
 
+def test_archived_policies_are_no_choice_but_can_be_used(author: TestClient, session: Session) -> None:
+    policy = make_policy(session, "old endpoint")
+    assert author.post(f"/policies/{policy.id}/archive").status_code == 303
+    session.expire_all()
+    assert "old endpoint" not in author.get("/policies").text
+    assert "old endpoint" not in author.get("/evaluations/new").text
+    assert "old endpoint" in author.get("/policies?archived=true").text
+    assert author.get("/api/v1/policies/old endpoint").json()["archived_at"]
+    assert author.post("/api/v1/policies/old endpoint/restore").json()["archived_at"] is None
+    session.expire_all()
+    assert "old endpoint" in author.get("/policies").text
+
+
 def test_a_training_run_takes_its_policy_along(author: TestClient, session: Session) -> None:
     run, policy = trained(session)
     checkpoint = make_checkpoint(session, policy, run)
