@@ -2506,13 +2506,11 @@ class OverviewOperations(Namespace):
 
 
 class PoliciesOperations(Namespace):
-    def list(self, *, limit: int | None = None) -> Iterator[PolicyResponse]:
-        """List policies by name."""
-        return self._list(
-            "PolicyResponse",
-            "/policies",
-            limit,
-        )
+    def list(self, *, archived: bool | None = None, limit: int | None = None) -> Iterator[PolicyResponse]:
+        """List policies by name.
+
+        - `archived`: Include archived policies."""
+        return self._list("PolicyResponse", "/policies", limit, archived=archived)
 
     def create_policy(
         self,
@@ -2711,11 +2709,33 @@ class PoliciesOperations(Namespace):
             "query",
         )
 
+    def archive_policy(self, policy: str | UUID) -> PolicyResponse:
+        """Archive a policy. It disappears from lists and choices; its runs are kept, and its name still refers to it.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "PolicyResponse",
+            "POST",
+            f"/policies/{segment(policy)}/archive",
+            "query",
+        )
+
     def choose_model(self, policy: str | UUID, *, model: str) -> PolicyResponse:
         """Use another model of the same endpoint.
 
         - `policy`: Name or id of a policy."""
         return self._call("PolicyResponse", "POST", f"/policies/{segment(policy)}/model", "body", model=model)
+
+    def restore_policy(self, policy: str | UUID) -> PolicyResponse:
+        """Take a policy out of the archive.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "PolicyResponse",
+            "POST",
+            f"/policies/{segment(policy)}/restore",
+            "query",
+        )
 
     def test_connection(self, policy: str | UUID) -> ConnectionTestResponse:
         """Check that the endpoint is reachable, accepts the key and serves the model, with a few tiny requests.

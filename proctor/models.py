@@ -2489,6 +2489,8 @@ class PolicyResponse(Model):
     configuration: dict[str, Any]
     has_secret: bool
     created_at: AwareDatetime
+    archived_at: AwareDatetime | None
+    """When it was archived. Lists and choices omit archived policies."""
 
 
 class ConnectionTestResponse(Job):

@@ -1,11 +1,12 @@
 """Operations on policies: model endpoints, scripted policies and trained checkpoints."""
 
+from datetime import UTC, datetime
+
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import CheckStatus, Role
 from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
-from backend.operations.schemas import ListRequest
 from backend.policies import queries, service
 from backend.policies.schemas import (
     PRESETS,
@@ -13,6 +14,7 @@ from backend.policies.schemas import (
     ConnectionTestResponse,
     CreatePolicy,
     EndpointPreset,
+    ListPolicies,
     PolicyResponse,
     UpdatePolicy,
 )
@@ -24,9 +26,15 @@ reference(Policy, "Name or id of a policy.")(queries.get_policy)
 
 
 @operation("GET /policies", role=Role.VIEWER, command="policy list", tool=True)
-def list_policies(session: Session, actor: Actor, request: ListRequest) -> Page[PolicyResponse]:
+def list_policies(session: Session, actor: Actor, request: ListPolicies) -> Page[PolicyResponse]:
     """List policies by name."""
-    found = queries.policies(session, after=request.after, limit=request.limit, project_id=actor.project_id)
+    found = queries.policies(
+        session,
+        after=request.after,
+        limit=request.limit,
+        project_id=actor.project_id,
+        with_archived=request.archived,
+    )
     return Page(items=[PolicyResponse.of(policy) for policy in found.items], next=found.next)
 
 
@@ -63,6 +71,34 @@ def get_policy(session: Session, actor: Actor, policy: Policy) -> PolicyResponse
 def update_policy(session: Session, actor: Actor, policy: Policy, request: UpdatePolicy) -> PolicyResponse:
     """Change a policy. Settings that are not given stay. A new base URL removes the key, unless a key is given."""
     return PolicyResponse.of(service.update_policy(session, actor, policy, request))
+
+
+@operation(
+    "POST /policies/{policy}/archive",
+    role=Role.AUTHOR,
+    command="policy archive",
+    page="/policies/{id}",
+    notice="{name} is archived. Its runs are kept.",
+)
+def archive_policy(session: Session, actor: Actor, policy: Policy) -> PolicyResponse:
+    """Archive a policy. It disappears from lists and choices; its runs are kept, and its name still refers to it."""
+    policy.archived_at = policy.archived_at or datetime.now(UTC)
+    session.flush()
+    return PolicyResponse.of(policy)
+
+
+@operation(
+    "POST /policies/{policy}/restore",
+    role=Role.AUTHOR,
+    command="policy restore",
+    page="/policies/{id}",
+    notice="{name} is no longer archived.",
+)
+def restore_policy(session: Session, actor: Actor, policy: Policy) -> PolicyResponse:
+    """Take a policy out of the archive."""
+    policy.archived_at = None
+    session.flush()
+    return PolicyResponse.of(policy)
 
 
 @operation(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from backend.domain.policies.connections import Finding
 from backend.domain.policies.prices import Dollars
 from backend.domain.vocabulary import CheckStatus, PolicyKind
-from backend.operations.schemas import Cli, Progress, Request, Response
+from backend.operations.schemas import Cli, ListRequest, Progress, Request, Response
 
 NAME = r"^[^\x00-\x1f]+$"
 PresetName = Literal["vllm", "hugging_face", "openai", "llama_cpp", "ollama"]
@@ -113,6 +113,13 @@ class ChooseModel(Request):
     model: Annotated[str, Field(min_length=1, max_length=200), Cli(argument=True)]
 
 
+class ListPolicies(ListRequest):
+    """Policies to list."""
+
+    archived: bool = False
+    """Include archived policies."""
+
+
 class PolicyResponse(Response):
     """A policy. Its key is never shown."""
 
@@ -125,6 +132,8 @@ class PolicyResponse(Response):
     configuration: dict[str, Any]
     has_secret: bool
     created_at: datetime
+    archived_at: datetime | None
+    """When it was archived. Lists and choices omit archived policies."""
 
 
 class ConnectionTestResponse(Progress):

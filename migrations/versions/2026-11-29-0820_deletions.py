@@ -1,4 +1,4 @@
-"""Runs and environments can be deleted and restored; runs can be archived."""
+"""Runs and environments can be deleted and restored; runs and policies can be archived."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -42,7 +42,8 @@ def upgrade() -> None:
     )
     for column in ("request_id", "project_id", "purge_at"):
         op.create_index(f"ix_deletions_{column}", "deletions", [column])
-    op.add_column("runs", sa.Column("archived_at", sa.DateTime(timezone=True), nullable=True))
+    for table in ("runs", "policies"):
+        op.add_column(table, sa.Column("archived_at", sa.DateTime(timezone=True), nullable=True))
     for table in ("runs", "environments"):
         op.add_column(table, sa.Column("deletion_id", sa.UUID(), nullable=True))
         op.create_foreign_key(None, table, "deletions", ["deletion_id"], ["id"], ondelete="RESTRICT")
@@ -54,5 +55,6 @@ def downgrade() -> None:
     op.drop_index("ix_runs_deletion_id", table_name="runs")
     for table in ("runs", "environments"):
         op.drop_column(table, "deletion_id")
-    op.drop_column("runs", "archived_at")
+    for table in ("runs", "policies"):
+        op.drop_column(table, "archived_at")
     op.drop_table("deletions")

@@ -136,6 +136,19 @@ def test_archived_runs_are_hidden_from_the_list_only(author: TestClient, viewer:
     assert "old one" in viewer.get("/runs").text
 
 
+def test_archived_policies_are_no_choice_but_can_be_used(author: TestClient, session: Session) -> None:
+    make_policy(session, "old endpoint")
+    assert author.post("/api/v1/policies/old endpoint/archive").status_code == 200
+    session.expire_all()
+    assert "old endpoint" not in author.get("/policies").text
+    assert "old endpoint" not in author.get("/evaluations/new").text
+    assert "old endpoint" in author.get("/policies?archived=true").text
+    assert author.get("/api/v1/policies/old endpoint").json()["archived_at"]
+    assert author.post("/api/v1/policies/old endpoint/restore").json()["archived_at"] is None
+    session.expire_all()
+    assert "old endpoint" in author.get("/policies").text
+
+
 def test_a_training_run_takes_its_policy_along(author: TestClient, session: Session) -> None:
     run, policy = trained(session)
     checkpoint = make_checkpoint(session, policy, run)
@@ -332,7 +345,7 @@ def test_purging_removes_rows_and_files_but_not_what_others_need(
     purge(session)
     assert session.get(Run, run.id) is not None, "its 30 days are not over"
     deletion = session.scalars(select(Deletion)).one()
-    deletion.purge_at = datetime.now(UTC) - timedelta(seconds=1)
+    deletion.purge_at = datetime.now(UTC) - timedelta(days=1)
     session.flush()
     ids = run.id, base.id, last.id, policy.id, later.id, evaluation.id
     purge(session)
@@ -358,7 +371,7 @@ def test_purging_removes_rows_and_files_but_not_what_others_need(
     deleted(author, runs=[str(later_id), str(evaluation_id)])
     session.info.clear()
     for deletion in session.scalars(select(Deletion)):
-        deletion.purge_at = datetime.now(UTC) - timedelta(seconds=1)
+        deletion.purge_at = datetime.now(UTC) - timedelta(days=1)
     session.flush()
     purge(session)
     session.expunge_all()
