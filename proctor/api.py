@@ -144,6 +144,8 @@ class CheckpointsOperations(Namespace):
         environment: str | None = None,
         is_best: bool | None = None,
         has_weights: bool | None = None,
+        tag: str | None = None,
+        project: str | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointResponse]:
         """List checkpoints, newest first.
@@ -152,7 +154,9 @@ class CheckpointsOperations(Namespace):
         - `policy_id`: Policy: its name or id.
         - `environment`: Environment that the run trained on.
         - `is_best`: Whether it is the best checkpoint of its run.
-        - `has_weights`: Whether its weights are stored, or were pruned."""
+        - `has_weights`: Whether its weights are stored, or were pruned.
+        - `tag`: A tag of the checkpoint.
+        - `project`: Name or id of a project. Default: the one you work in, else all."""
         return self._list(
             "CheckpointResponse",
             "/checkpoints",
@@ -162,6 +166,8 @@ class CheckpointsOperations(Namespace):
             environment=environment,
             is_best=is_best,
             has_weights=has_weights,
+            tag=tag,
+            project=project,
         )
 
     def get_disk_usage(self, *, run_id: str | None = None) -> DiskUsage:
@@ -199,7 +205,12 @@ class CheckpointsOperations(Namespace):
         )
 
     def get_tree(
-        self, *, environment: str | None = None, policy_id: str | None = None, run_id: str | None = None
+        self,
+        *,
+        environment: str | None = None,
+        policy_id: str | None = None,
+        run_id: str | None = None,
+        project: str | None = None,
     ) -> CheckpointTree:
         """Show checkpoints as a tree over runs, with the disk space that they use.
 
@@ -207,7 +218,8 @@ class CheckpointsOperations(Namespace):
 
         - `environment`: Only runs that train on this environment.
         - `policy_id`: Policy: its name or id.
-        - `run_id`: Only this run, the runs it started from and the runs that start from it."""
+        - `run_id`: Only this run, the runs it started from and the runs that start from it.
+        - `project`: Name or id of a project. Default: the one you work in, else all."""
         return self._call(
             "CheckpointTree",
             "GET",
@@ -216,6 +228,7 @@ class CheckpointsOperations(Namespace):
             environment=environment,
             policy_id=policy_id,
             run_id=run_id,
+            project=project,
         )
 
     def get(self, checkpoint: str | UUID) -> CheckpointResponse:
@@ -227,6 +240,30 @@ class CheckpointsOperations(Namespace):
             "GET",
             f"/checkpoints/{segment(checkpoint)}",
             "query",
+        )
+
+    def update(
+        self,
+        checkpoint: str | UUID,
+        *,
+        note: str | None = None,
+        tags: Sequence[str] | None = None,
+        is_pinned: bool | None = None,
+    ) -> CheckpointResponse:
+        """Tag a checkpoint, pin it to the top of its list or write a note about it.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint.
+        - `note`: Text about it. Empty: none.
+        - `tags`: All tags, at most 20 with 64 characters each. They replace the ones before.
+        - `is_pinned`: Whether it is pinned to the top of its list, for everyone."""
+        return self._call(
+            "CheckpointResponse",
+            "PATCH",
+            f"/checkpoints/{segment(checkpoint)}",
+            "body",
+            note=note,
+            tags=tags,
+            is_pinned=is_pinned,
         )
 
     def keep(self, checkpoint: str | UUID, *, release: bool | None = None) -> CheckpointResponse:
@@ -451,11 +488,20 @@ class EnvironmentsOperations(Namespace):
             "query",
         )
 
-    def list(self, *, archived: bool | None = None, limit: int | None = None) -> Iterator[EnvironmentResponse]:
+    def list(
+        self,
+        *,
+        archived: bool | None = None,
+        project: str | None = None,
+        tag: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[EnvironmentResponse]:
         """List environments by name, each with its latest version.
 
-        - `archived`: Include archived environments."""
-        return self._list("EnvironmentResponse", "/environments", limit, archived=archived)
+        - `archived`: Include archived environments.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
+        - `tag`: A tag of the environment."""
+        return self._list("EnvironmentResponse", "/environments", limit, archived=archived, project=project, tag=tag)
 
     def create(
         self, *, name: str, template: str | None = None, files: dict[str, str] | None = None
@@ -650,6 +696,30 @@ class EnvironmentsOperations(Namespace):
             name=name,
             note=note,
             kind=kind,
+        )
+
+    def update(
+        self,
+        environment: str | UUID,
+        *,
+        note: str | None = None,
+        tags: Sequence[str] | None = None,
+        is_pinned: bool | None = None,
+    ) -> EnvironmentDetail:
+        """Tag an environment, pin it or write a note about it. Its versions stay as they are.
+
+        - `environment`: Name or id of an environment.
+        - `note`: Text about it. Empty: none.
+        - `tags`: All tags, at most 20 with 64 characters each. They replace the ones before.
+        - `is_pinned`: Whether it is pinned to the top of its list, for everyone."""
+        return self._call(
+            "EnvironmentDetail",
+            "PATCH",
+            f"/environments/{segment(environment)}/labels",
+            "body",
+            note=note,
+            tags=tags,
+            is_pinned=is_pinned,
         )
 
     def start_play(
@@ -1297,13 +1367,21 @@ class ExportsOperations(Namespace):
         )
 
     def list(
-        self, *, run_id: str | None = None, checkpoint_id: UUID | str | None = None, limit: int | None = None
+        self,
+        *,
+        run_id: str | None = None,
+        checkpoint_id: UUID | str | None = None,
+        project: str | None = None,
+        limit: int | None = None,
     ) -> Iterator[ExportResponse]:
         """List exports, newest first.
 
         - `run_id`: Run: its id, the last characters of it, or `last`.
-        - `checkpoint_id`: Only exports of this checkpoint."""
-        return self._list("ExportResponse", "/exports", limit, run_id=run_id, checkpoint_id=checkpoint_id)
+        - `checkpoint_id`: Only exports of this checkpoint.
+        - `project`: Name or id of a project. Default: the one you work in, else all."""
+        return self._list(
+            "ExportResponse", "/exports", limit, run_id=run_id, checkpoint_id=checkpoint_id, project=project
+        )
 
     def get(self, export: str | UUID) -> ExportResponse:
         """Show an export: its progress, then its passport and model card.
@@ -2348,13 +2426,11 @@ class OverviewOperations(Namespace):
 
 
 class PoliciesOperations(Namespace):
-    def list(self, *, limit: int | None = None) -> Iterator[PolicyResponse]:
-        """List policies by name."""
-        return self._list(
-            "PolicyResponse",
-            "/policies",
-            limit,
-        )
+    def list(self, *, project: str | None = None, limit: int | None = None) -> Iterator[PolicyResponse]:
+        """List policies by name.
+
+        - `project`: Name or id of a project. Default: the one you work in, else all."""
+        return self._list("PolicyResponse", "/policies", limit, project=project)
 
     def create_policy(
         self,
@@ -3030,6 +3106,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
+        project: str | None = None,
         order: Literal["suspicion", "newest", "interval"] | None = None,
         item: str | None = None,
         count: int | None = None,
@@ -3044,6 +3121,7 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
         - `order`: Order of the queue.
         - `item`: An item. Default: the first unassigned items of the queue.
         - `count`: Number of unassigned items to take."""
@@ -3057,6 +3135,7 @@ class ReviewOperations(Namespace):
             detector=detector,
             environment=environment,
             run=run,
+            project=project,
             order=order,
             person=person,
             item=item,
@@ -3071,6 +3150,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
+        project: str | None = None,
         order: Literal["suspicion", "newest", "interval"] | None = None,
         limit: int | None = None,
     ) -> Iterator[ReviewItemResponse]:
@@ -3081,6 +3161,7 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
         - `order`: Order of the queue."""
         return self._list(
             "ReviewItemResponse",
@@ -3091,6 +3172,7 @@ class ReviewOperations(Namespace):
             detector=detector,
             environment=environment,
             run=run,
+            project=project,
             order=order,
         )
 
@@ -3103,6 +3185,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
+        project: str | None = None,
         order: Literal["suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
@@ -3114,6 +3197,7 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
         - `order`: Order of the queue.
         - `evidence`: Include flags and other verdicts. The review is not blind."""
         return self._call(
@@ -3126,6 +3210,7 @@ class ReviewOperations(Namespace):
             detector=detector,
             environment=environment,
             run=run,
+            project=project,
             order=order,
             evidence=evidence,
         )
@@ -3227,6 +3312,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
+        project: str | None = None,
         order: Literal["suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
@@ -3237,6 +3323,7 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
         - `order`: Order of the queue.
         - `evidence`: Include flags and other verdicts. The review is not blind."""
         return self._call(
@@ -3249,6 +3336,7 @@ class ReviewOperations(Namespace):
             detector=detector,
             environment=environment,
             run=run,
+            project=project,
             order=order,
             evidence=evidence,
         )
@@ -3261,6 +3349,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
+        project: str | None = None,
         order: Literal["suspicion", "newest", "interval"] | None = None,
     ) -> ReviewStats:
         """Count what waits, what is assigned to you and what you reviewed today, and measure agreement.
@@ -3270,6 +3359,7 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
         - `order`: Order of the queue."""
         return self._call(
             "ReviewStats",
@@ -3281,6 +3371,7 @@ class ReviewOperations(Namespace):
             detector=detector,
             environment=environment,
             run=run,
+            project=project,
             order=order,
         )
 
@@ -3720,6 +3811,8 @@ class RunsOperations(Namespace):
         text: str | None = None,
         tag: str | None = None,
         project: str | None = None,
+        where: str | None = None,
+        sort: str | None = None,
         limit: int | None = None,
     ) -> Iterator[RunResponse]:
         """List runs, newest first.
@@ -3729,7 +3822,10 @@ class RunsOperations(Namespace):
         - `policy_id`: Id of a policy.
         - `text`: Part of the run's name.
         - `tag`: A tag of the run.
-        - `project`: Name or id of a project. Default: all that you see."""
+        - `project`: Name or id of a project. Default: all that you see.
+        - `where`: A filter: `status = failed and tag = paper and reward > 0.5`. It is added to the parameters
+          above.
+        - `sort`: A field such as `name`, `reward`, `duration` or `metric.entropy`. Descending: `-reward`."""
         return self._list(
             "RunResponse",
             "/runs",
@@ -3742,17 +3838,25 @@ class RunsOperations(Namespace):
             text=text,
             tag=tag,
             project=project,
+            where=where,
+            sort=sort,
         )
 
     def tag(
-        self, *, runs: Sequence[UUID | str], add: Sequence[str] | None = None, remove: Sequence[str] | None = None
+        self,
+        *,
+        runs: Sequence[UUID | str],
+        add: Sequence[str] | None = None,
+        remove: Sequence[str] | None = None,
+        is_pinned: bool | None = None,
     ) -> Sequence[RunResponse]:
-        """Add tags to several runs, or remove them.
+        """Add tags to several runs or remove them, and pin or unpin the runs.
 
         - `runs`: Ids of runs.
         - `add`: Tags to add.
-        - `remove`: Tags to remove."""
-        return self._change("RunResponse", "POST", "/runs/tags", runs=runs, add=add, remove=remove)
+        - `remove`: Tags to remove.
+        - `is_pinned`: Pin the runs to the top of the list, or unpin them."""
+        return self._change("RunResponse", "POST", "/runs/tags", runs=runs, add=add, remove=remove, is_pinned=is_pinned)
 
     def delete(self, run: str | UUID) -> None:
         """Delete an imported run with all its rollouts. Runs that were played here are kept.
@@ -3772,16 +3876,31 @@ class RunsOperations(Namespace):
         return self._call("RunDetailResponse", "GET", f"/runs/{segment(run)}", "query", "/runs/{id}")
 
     def update(
-        self, run: str | UUID, *, name: str | None = None, note: str | None = None, tags: Sequence[str] | None = None
+        self,
+        run: str | UUID,
+        *,
+        note: str | None = None,
+        tags: Sequence[str] | None = None,
+        is_pinned: bool | None = None,
+        name: str | None = None,
     ) -> RunDetailResponse:
-        """Rename a run, tag it or write a note about it.
+        """Rename a run, tag it, pin it or write a note about it.
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
-        - `name`: New name.
-        - `note`: Text about the run. Empty: none.
-        - `tags`: All tags of the run, at most 20 with 64 characters each. They replace the ones before."""
+        - `note`: Text about it. Empty: none.
+        - `tags`: All tags, at most 20 with 64 characters each. They replace the ones before.
+        - `is_pinned`: Whether it is pinned to the top of its list, for everyone.
+        - `name`: New name."""
         return self._call(
-            "RunDetailResponse", "PATCH", f"/runs/{segment(run)}", "body", "/runs/{id}", name=name, note=note, tags=tags
+            "RunDetailResponse",
+            "PATCH",
+            f"/runs/{segment(run)}",
+            "body",
+            "/runs/{id}",
+            note=note,
+            tags=tags,
+            is_pinned=is_pinned,
+            name=name,
         )
 
     def evaluation_again(
@@ -4415,24 +4534,42 @@ class TrainingOperations(Namespace):
 
 
 class ViewsOperations(Namespace):
-    def list(self, *, limit: int | None = None) -> Iterator[View]:
-        """List your saved views, then shared views of others."""
-        return self._list(
-            "View",
-            "/views",
-            limit,
-        )
+    def list(self, *, listing: Literal["rollouts", "runs"] | None = None, limit: int | None = None) -> Iterator[View]:
+        """List your saved views, then shared views of others.
+
+        - `listing`: Views of this list only."""
+        return self._list("View", "/views", limit, listing=listing)
 
     def save(
-        self, *, name: str, filter: str | None = None, sort: str | None = None, is_shared: bool | None = None
+        self,
+        *,
+        name: str,
+        listing: Literal["rollouts", "runs"] | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        columns: str | None = None,
+        is_shared: bool | None = None,
     ) -> View:
         """Save a filter and a sort order under a name. It replaces your view of the same name.
 
         - `name`: Name.
-        - `filter`: Filter. Default: all rollouts.
+        - `listing`: The list that the view is for.
+        - `filter`: Filter. Default: everything.
         - `sort`: Sort order, such as `-reward`.
+        - `columns`: Columns, separated by commas. Default: the usual ones.
         - `is_shared`: Show the view to the whole team."""
-        return self._call("View", "POST", "/views", "body", name=name, filter=filter, sort=sort, is_shared=is_shared)
+        return self._call(
+            "View",
+            "POST",
+            "/views",
+            "body",
+            name=name,
+            listing=listing,
+            filter=filter,
+            sort=sort,
+            columns=columns,
+            is_shared=is_shared,
+        )
 
     def update(self, view: str | UUID, *, name: str | None = None, is_shared: bool | None = None) -> View:
         """Rename a view, or share it or stop sharing it.
@@ -4441,11 +4578,20 @@ class ViewsOperations(Namespace):
         return self._call("View", "PATCH", f"/views/{segment(view)}", "body", name=name, is_shared=is_shared)
 
     def delete(self, view: str | UUID) -> None:
-        """Delete a view. Its rollouts stay."""
+        """Delete a view. What it lists stays. You can restore the view for 30 days."""
         return self._call(
             "",
             "DELETE",
             f"/views/{segment(view)}",
+            "query",
+        )
+
+    def restore(self, view: str | UUID) -> View:
+        """Restore a view that was deleted in the last 30 days."""
+        return self._call(
+            "View",
+            "POST",
+            f"/views/{segment(view)}/restore",
             "query",
         )
 

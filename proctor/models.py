@@ -363,20 +363,6 @@ class ConfigurationFile(Model):
     configuration: dict[str, Any]
 
 
-class View(Model):
-    """A saved view."""
-
-    id: UUID
-    name: str
-    filter: str
-    sort: str
-    is_shared: bool
-    is_own: bool
-    owner: str
-    """Name of the member who saved it."""
-    created_at: AwareDatetime
-
-
 class AbilityResponse(Model):
     """Something that not every installation can do."""
 
@@ -399,6 +385,15 @@ class CurrentWorkResponse(Model):
 class Gpu(Model):
     name: str = "?"
     memory_mb: int = 0
+
+
+class Listing(StrEnum):
+    """
+    The list that a saved view is for.
+    """
+
+    rollouts = "rollouts"
+    runs = "runs"
 
 
 class PreflightStatus(StrEnum):
@@ -1964,6 +1959,9 @@ class VersionResponse(Model):
 class CheckpointResponse(Model):
     """Saved weights of a policy at a training step."""
 
+    tags: list[str]
+    note: str
+    is_pinned: bool
     id: UUID
     policy_id: UUID
     policy: str
@@ -2027,12 +2025,12 @@ class RunDetailResponse(Job):
     """Null until it is known."""
     message: str = ""
     """The current state in a few words, or what went wrong."""
+    tags: list[str]
+    note: str
+    is_pinned: bool
     id: UUID
     kind: RunKind
     name: str
-    tags: list[str]
-    note: str
-    """Text that people wrote about it."""
     status: RunStatus
     environment: str
     version: int
@@ -2111,6 +2109,9 @@ class DetectorSettingsResponse(Model):
 
 
 class EnvironmentDetail(Model):
+    tags: list[str]
+    note: str
+    is_pinned: bool
     name: str
     description: str
     is_built_in: bool
@@ -2605,12 +2606,12 @@ class RunResponse(Job):
     """Null until it is known."""
     message: str = ""
     """The current state in a few words, or what went wrong."""
+    tags: list[str]
+    note: str
+    is_pinned: bool
     id: UUID
     kind: RunKind
     name: str
-    tags: list[str]
-    note: str
-    """Text that people wrote about it."""
     status: RunStatus
     environment: str
     version: int
@@ -2723,6 +2724,23 @@ class PreflightResponse(Job):
     configuration: dict[str, Any]
     created_at: AwareDatetime
     ended_at: AwareDatetime | None
+
+
+class View(Model):
+    """A saved view."""
+
+    id: UUID
+    name: str
+    listing: Listing
+    filter: str
+    sort: str
+    columns: str
+    """Names of the columns, separated by commas. Empty: the default ones."""
+    is_shared: bool
+    is_own: bool
+    owner: str
+    """Name of the member who saved it."""
+    created_at: AwareDatetime
 
 
 class Capabilities(Model):
@@ -3218,6 +3236,9 @@ class FileDiffResponse(Model):
 
 
 class EnvironmentResponse(Model):
+    tags: list[str]
+    note: str
+    is_pinned: bool
     name: str
     description: str
     is_built_in: bool
@@ -3880,6 +3901,9 @@ class TreeRun(Model):
 class TreeCheckpoint(Model):
     """A checkpoint in the tree."""
 
+    tags: list[str]
+    note: str
+    is_pinned: bool
     id: UUID
     policy_id: UUID
     policy: str

@@ -33,6 +33,12 @@ class FilterForm(BaseModel):
         return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
 
 
+ProjectText = Annotated[
+    str | None, Field(max_length=60, description="Name or id of a project. Default: the one you work in, else all.")
+]
+"""Which project a list is of. `projects.queries.project_id_of` finds it."""
+
+
 class ListRequest(Request):
     """A request for one page of a list. The client and the command line read the whole list."""
 

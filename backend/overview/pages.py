@@ -40,8 +40,11 @@ def show_overview(session: SessionDep, actor: Viewer) -> dict[str, object]:
     items, _ = review_queue(session, ReviewFilter(), actor.person_id, limit=REVIEW_ROWS)
     served = {name for offer in offers(session) for name in offer.queues}
     evaluated_or_trained = exists().where(Run.kind.in_([RunKind.EVALUATION, RunKind.TRAINING]))
+    environments = select(func.count(Environment.id)).where(Environment.archived_at.is_(None))
+    if actor.project_id:
+        environments = environments.where(Environment.project_id == actor.project_id)
     return {
-        "environments": session.scalar(select(func.count(Environment.id)).where(Environment.archived_at.is_(None))),
+        "environments": session.scalar(environments),
         "is_new": not session.scalar(select(evaluated_or_trained)),
         "unfinished": queries.unfinished_runs(session),
         "to_judge": rows_of(session, actor, ReviewFilter(), items),

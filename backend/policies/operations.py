@@ -5,7 +5,6 @@ from sqlalchemy.orm import Session
 from backend.domain.vocabulary import CheckStatus, Role
 from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
-from backend.operations.schemas import ListRequest
 from backend.policies import queries, service
 from backend.policies.schemas import (
     PRESETS,
@@ -13,10 +12,12 @@ from backend.policies.schemas import (
     ConnectionTestResponse,
     CreatePolicy,
     EndpointPreset,
+    ListPolicies,
     PolicyResponse,
     UpdatePolicy,
 )
 from backend.policies.tables import Policy
+from backend.projects.queries import project_id_of
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
@@ -24,9 +25,10 @@ reference(Policy, "Name or id of a policy.")(queries.get_policy)
 
 
 @operation("GET /policies", role=Role.VIEWER, command="policy list", tool=True)
-def list_policies(session: Session, actor: Actor, request: ListRequest) -> Page[PolicyResponse]:
+def list_policies(session: Session, actor: Actor, request: ListPolicies) -> Page[PolicyResponse]:
     """List policies by name."""
-    found = queries.policies(session, after=request.after, limit=request.limit, project_id=actor.project_id)
+    project_id = project_id_of(session, request.project)
+    found = queries.policies(session, after=request.after, limit=request.limit, project_id=project_id)
     return Page(items=[PolicyResponse.of(policy) for policy in found.items], next=found.next)
 
 
