@@ -4578,7 +4578,7 @@ class ViewsOperations(Namespace):
         return self._call("View", "PATCH", f"/views/{segment(view)}", "body", name=name, is_shared=is_shared)
 
     def delete(self, view: str | UUID) -> None:
-        """Delete a view. What it lists stays. You can restore the view for 30 days."""
+        """Delete a view. Its rows stay. You can restore the view for 30 days."""
         return self._call(
             "",
             "DELETE",

@@ -39,7 +39,7 @@ def get_project(session: Session, text: str) -> Project:
 
 
 def project_id_of(session: Session, text: str | None) -> uuid.UUID | None:
-    """Return the id of a project by its name or id. Default: the one that the session's person works in."""
+    """Return the id of a project by its name or id. Default: the project that the session's person chose."""
     return get_project(session, text).id if text else current_project(session)
 
 

@@ -69,7 +69,7 @@ def items_matching(session: Session, chosen: ReviewFilter, person_id: uuid.UUID)
 
 
 def of_project(session: Session, project: str = "") -> list[ColumnElement[bool]]:
-    """The condition for items of a project. Default: of the one that the session's person works in."""
+    """The condition for items of a project. Default: of the project that the session's person chose."""
     project_id = project_id_of(session, project)
     return [ReviewItem.run_id.in_(select(Run.id).where(Run.project_id == project_id))] if project_id else []
 
