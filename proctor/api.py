@@ -151,6 +151,8 @@ class CheckpointsOperations(Namespace):
         environment: str | None = None,
         is_best: bool | None = None,
         has_weights: bool | None = None,
+        tag: str | None = None,
+        project: str | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointResponse]:
         """List checkpoints, newest first.
@@ -159,7 +161,9 @@ class CheckpointsOperations(Namespace):
         - `policy_id`: Policy: its name or id.
         - `environment`: Environment that the run trained on.
         - `is_best`: Whether it is the best checkpoint of its run.
-        - `has_weights`: Whether its weights are stored, or were pruned."""
+        - `has_weights`: Whether its weights are stored, or were pruned.
+        - `tag`: A tag of the checkpoint.
+        - `project`: Name or id of a project. Default: the one you work in, else all."""
         return self._list(
             "CheckpointResponse",
             "/checkpoints",
@@ -169,6 +173,8 @@ class CheckpointsOperations(Namespace):
             environment=environment,
             is_best=is_best,
             has_weights=has_weights,
+            tag=tag,
+            project=project,
         )
 
     def get_disk_usage(self, *, run_id: str | None = None) -> DiskUsage:
@@ -206,7 +212,12 @@ class CheckpointsOperations(Namespace):
         )
 
     def get_tree(
-        self, *, environment: str | None = None, policy_id: str | None = None, run_id: str | None = None
+        self,
+        *,
+        environment: str | None = None,
+        policy_id: str | None = None,
+        run_id: str | None = None,
+        project: str | None = None,
     ) -> CheckpointTree:
         """Show checkpoints as a tree over runs, with the disk space that they use.
 
@@ -214,7 +225,8 @@ class CheckpointsOperations(Namespace):
 
         - `environment`: Only runs that train on this environment.
         - `policy_id`: Policy: its name or id.
-        - `run_id`: Only this run, the runs it started from and the runs that start from it."""
+        - `run_id`: Only this run, the runs it started from and the runs that start from it.
+        - `project`: Name or id of a project. Default: the one you work in, else all."""
         return self._call(
             "CheckpointTree",
             "GET",
@@ -223,6 +235,7 @@ class CheckpointsOperations(Namespace):
             environment=environment,
             policy_id=policy_id,
             run_id=run_id,
+            project=project,
         )
 
     def get(self, checkpoint: str | UUID) -> CheckpointResponse:
@@ -234,6 +247,30 @@ class CheckpointsOperations(Namespace):
             "GET",
             f"/checkpoints/{segment(checkpoint)}",
             "query",
+        )
+
+    def update(
+        self,
+        checkpoint: str | UUID,
+        *,
+        note: str | None = None,
+        tags: Sequence[str] | None = None,
+        is_pinned: bool | None = None,
+    ) -> CheckpointResponse:
+        """Tag a checkpoint, pin it to the top of its list or write a note about it.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint.
+        - `note`: Text about it. Empty: none.
+        - `tags`: All tags, at most 20 with 64 characters each. They replace the ones before.
+        - `is_pinned`: Whether it is pinned to the top of its list, for everyone."""
+        return self._call(
+            "CheckpointResponse",
+            "PATCH",
+            f"/checkpoints/{segment(checkpoint)}",
+            "body",
+            note=note,
+            tags=tags,
+            is_pinned=is_pinned,
         )
 
     def keep(self, checkpoint: str | UUID, *, release: bool | None = None) -> CheckpointResponse:
@@ -508,11 +545,20 @@ class EnvironmentsOperations(Namespace):
             "query",
         )
 
-    def list(self, *, archived: bool | None = None, limit: int | None = None) -> Iterator[EnvironmentResponse]:
+    def list(
+        self,
+        *,
+        archived: bool | None = None,
+        project: str | None = None,
+        tag: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[EnvironmentResponse]:
         """List environments by name, each with its latest version.
 
-        - `archived`: Include archived environments."""
-        return self._list("EnvironmentResponse", "/environments", limit, archived=archived)
+        - `archived`: Include archived environments.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
+        - `tag`: A tag of the environment."""
+        return self._list("EnvironmentResponse", "/environments", limit, archived=archived, project=project, tag=tag)
 
     def create(
         self, *, name: str, template: str | None = None, files: dict[str, str] | None = None
@@ -707,6 +753,30 @@ class EnvironmentsOperations(Namespace):
             name=name,
             note=note,
             kind=kind,
+        )
+
+    def update(
+        self,
+        environment: str | UUID,
+        *,
+        note: str | None = None,
+        tags: Sequence[str] | None = None,
+        is_pinned: bool | None = None,
+    ) -> EnvironmentDetail:
+        """Tag an environment, pin it or write a note about it. Its versions stay as they are.
+
+        - `environment`: Name or id of an environment.
+        - `note`: Text about it. Empty: none.
+        - `tags`: All tags, at most 20 with 64 characters each. They replace the ones before.
+        - `is_pinned`: Whether it is pinned to the top of its list, for everyone."""
+        return self._call(
+            "EnvironmentDetail",
+            "PATCH",
+            f"/environments/{segment(environment)}/labels",
+            "body",
+            note=note,
+            tags=tags,
+            is_pinned=is_pinned,
         )
 
     def start_play(
@@ -1354,13 +1424,21 @@ class ExportsOperations(Namespace):
         )
 
     def list(
-        self, *, run_id: str | None = None, checkpoint_id: UUID | str | None = None, limit: int | None = None
+        self,
+        *,
+        run_id: str | None = None,
+        checkpoint_id: UUID | str | None = None,
+        project: str | None = None,
+        limit: int | None = None,
     ) -> Iterator[ExportResponse]:
         """List exports, newest first.
 
         - `run_id`: Run: its id, the last characters of it, or `last`.
-        - `checkpoint_id`: Only exports of this checkpoint."""
-        return self._list("ExportResponse", "/exports", limit, run_id=run_id, checkpoint_id=checkpoint_id)
+        - `checkpoint_id`: Only exports of this checkpoint.
+        - `project`: Name or id of a project. Default: the one you work in, else all."""
+        return self._list(
+            "ExportResponse", "/exports", limit, run_id=run_id, checkpoint_id=checkpoint_id, project=project
+        )
 
     def get(self, export: str | UUID) -> ExportResponse:
         """Show an export: its progress, then its passport and model card.
@@ -2506,11 +2584,11 @@ class OverviewOperations(Namespace):
 
 
 class PoliciesOperations(Namespace):
-    def list(self, *, archived: bool | None = None, limit: int | None = None) -> Iterator[PolicyResponse]:
+    def list(self, *, project: str | None = None, limit: int | None = None) -> Iterator[PolicyResponse]:
         """List policies by name.
 
-        - `archived`: Include archived policies."""
-        return self._list("PolicyResponse", "/policies", limit, archived=archived)
+        - `project`: Name or id of a project. Default: the one you work in, else all."""
+        return self._list("PolicyResponse", "/policies", limit, project=project)
 
     def create_policy(
         self,
@@ -3208,6 +3286,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
+        project: str | None = None,
         order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         item: str | None = None,
         count: int | None = None,
@@ -3222,6 +3301,7 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
         - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
           `interval` lists the audit sample.
         - `item`: An item. Default: the first unassigned items of the queue.
@@ -3236,6 +3316,7 @@ class ReviewOperations(Namespace):
             detector=detector,
             environment=environment,
             run=run,
+            project=project,
             order=order,
             person=person,
             item=item,
@@ -3256,6 +3337,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
+        project: str | None = None,
         order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         limit: int | None = None,
     ) -> Iterator[ReviewItemResponse]:
@@ -3266,6 +3348,7 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
         - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
           `interval` lists the audit sample."""
         return self._list(
@@ -3277,6 +3360,7 @@ class ReviewOperations(Namespace):
             detector=detector,
             environment=environment,
             run=run,
+            project=project,
             order=order,
         )
 
@@ -3289,6 +3373,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
+        project: str | None = None,
         order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
@@ -3300,6 +3385,7 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
         - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
           `interval` lists the audit sample.
         - `evidence`: Include flags and other verdicts. The review is not blind."""
@@ -3313,6 +3399,7 @@ class ReviewOperations(Namespace):
             detector=detector,
             environment=environment,
             run=run,
+            project=project,
             order=order,
             evidence=evidence,
         )
@@ -3414,6 +3501,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
+        project: str | None = None,
         order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
@@ -3424,6 +3512,7 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
         - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
           `interval` lists the audit sample.
         - `evidence`: Include flags and other verdicts. The review is not blind."""
@@ -3437,6 +3526,7 @@ class ReviewOperations(Namespace):
             detector=detector,
             environment=environment,
             run=run,
+            project=project,
             order=order,
             evidence=evidence,
         )
@@ -3449,6 +3539,7 @@ class ReviewOperations(Namespace):
         detector: str | None = None,
         environment: str | None = None,
         run: str | None = None,
+        project: str | None = None,
         order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
     ) -> ReviewStats:
         """Count what waits, what is assigned to you and what you reviewed today, and measure agreement.
@@ -3458,6 +3549,7 @@ class ReviewOperations(Namespace):
         - `detector`: Items that this detector flagged. The review is not blind.
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `project`: Name or id of a project. Default: the one you work in, else all.
         - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
           `interval` lists the audit sample."""
         return self._call(
@@ -3470,6 +3562,7 @@ class ReviewOperations(Namespace):
             detector=detector,
             environment=environment,
             run=run,
+            project=project,
             order=order,
         )
 
@@ -4739,7 +4832,7 @@ class ViewsOperations(Namespace):
         return self._call("View", "PATCH", f"/views/{segment(view)}", "body", name=name, is_shared=is_shared)
 
     def delete(self, view: str | UUID) -> None:
-        """Delete a view. What it lists stays. You can restore the view for 30 days."""
+        """Delete a view. Its rows stay. You can restore the view for 30 days."""
         return self._call(
             "",
             "DELETE",

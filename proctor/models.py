@@ -2047,6 +2047,9 @@ class VersionResponse(Model):
 class CheckpointResponse(Model):
     """Saved weights of a policy at a training step."""
 
+    tags: list[str]
+    note: str
+    is_pinned: bool
     id: UUID
     policy_id: UUID
     policy: str
@@ -2217,6 +2220,9 @@ class DetectorSettingsResponse(Model):
 
 
 class EnvironmentDetail(Model):
+    tags: list[str]
+    note: str
+    is_pinned: bool
     name: str
     description: str
     is_built_in: bool
@@ -3466,6 +3472,9 @@ class FileDiffResponse(Model):
 
 
 class EnvironmentResponse(Model):
+    tags: list[str]
+    note: str
+    is_pinned: bool
     name: str
     description: str
     is_built_in: bool
@@ -4145,6 +4154,9 @@ class TreeRun(Model):
 class TreeCheckpoint(Model):
     """A checkpoint in the tree."""
 
+    tags: list[str]
+    note: str
+    is_pinned: bool
     id: UUID
     policy_id: UUID
     policy: str

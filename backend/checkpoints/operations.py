@@ -10,7 +10,8 @@ from backend.core.events import announce, topic_of
 from backend.domain.checkpoints.exports import ExportOptions
 from backend.domain.vocabulary import ExportStatus, Role
 from backend.operations.declaration import operation, reference
-from backend.operations.schemas import Download
+from backend.operations.schemas import Download, UpdateLabels
+from backend.projects.queries import project_id_of
 from backend.runs.references import find_run
 from backend.web.identity import Actor
 from backend.web.paging import Page
@@ -30,7 +31,8 @@ def list_checkpoints(session: Session, actor: Actor, request: schemas.ListCheckp
         session,
         run_id=find_run(session, request.run_id).id if request.run_id else None,
         policy_id=queries.find_policy_id(session, request.policy_id),
-        **request.model_dump(include={"environment", "is_best", "has_weights", "after", "limit"}),
+        project_id=project_id_of(session, request.project),
+        **request.model_dump(include={"environment", "is_best", "has_weights", "tag", "after", "limit"}),
     )
     retention = pruning.retention_with_siblings(session, found.items)
     return Page(items=[checkpoint_response(retention[each.id]) for each in found.items], next=found.next)
@@ -48,6 +50,7 @@ def get_checkpoint_tree(session: Session, actor: Actor, request: schemas.Checkpo
         environment=request.environment,
         policy_id=queries.find_policy_id(session, request.policy_id),
         run_id=run_id,
+        project_id=None if run_id else project_id_of(session, request.project),
         after=request.after,
         limit=request.limit,
     )
@@ -79,6 +82,23 @@ def prune_checkpoints(session: Session, actor: Actor, request: schemas.PruneRequ
 def get_checkpoint(session: Session, actor: Actor, checkpoint: Checkpoint) -> CheckpointResponse:
     """Show a checkpoint: its held-out reward, its size and why its weights are kept."""
     return checkpoint_response(pruning.retention_with_siblings(session, [checkpoint])[checkpoint.id])
+
+
+@operation(
+    "PATCH /checkpoints/{checkpoint}",
+    role=Role.TRAINER,
+    command="checkpoints update",
+    page="{home}",
+    notice="The checkpoint was changed.",
+)
+def update_checkpoint(
+    session: Session, actor: Actor, checkpoint: Checkpoint, request: UpdateLabels
+) -> CheckpointResponse:
+    """Tag a checkpoint, pin it to the top of its list or write a note about it."""
+    for name, value in request.model_dump(exclude_none=True).items():
+        setattr(checkpoint, name, value)
+    session.flush()
+    return get_checkpoint(session, actor, checkpoint)
 
 
 @operation(
@@ -130,7 +150,12 @@ def list_exports(session: Session, actor: Actor, request: schemas.ListExports) -
     """List exports, newest first."""
     run_id = find_run(session, request.run_id).id if request.run_id else None
     found = queries.exports(
-        session, run_id=run_id, checkpoint_id=request.checkpoint_id, after=request.after, limit=request.limit
+        session,
+        run_id=run_id,
+        checkpoint_id=request.checkpoint_id,
+        project_id=project_id_of(session, request.project),
+        after=request.after,
+        limit=request.limit,
     )
     return Page(items=[get_export(session, actor, each) for each in found.items], next=found.next)
 

@@ -38,14 +38,16 @@ router = APIRouter()
 def list_checkpoints(
     request: Request,
     session: SessionDep,
-    _: Viewer,
+    actor: Viewer,
     environment: str = "",
     policy: str = "",
     show: str = "",
     after: str | None = None,
 ) -> HTMLResponse:
     """`policy`: id. `show`: `best`, only the best of each run, or `stored`, only those with weights."""
-    trees, after = checkpoint_tree(session, environment=environment, policy_id=parse_id(policy), after=after)
+    trees, after = checkpoint_tree(
+        session, environment=environment, policy_id=parse_id(policy), project_id=actor.project_id, after=after
+    )
     trained = (
         select(Environment.name)
         .join(EnvironmentVersion, EnvironmentVersion.environment_id == Environment.id)

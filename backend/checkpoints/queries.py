@@ -29,6 +29,8 @@ def checkpoints(
     environment: str | None = None,
     is_best: bool | None = None,
     has_weights: bool | None = None,
+    tag: str | None = None,
+    project_id: uuid.UUID | None = None,
     after: str | None = None,
     limit: int = 50,
 ) -> Slice[Checkpoint]:
@@ -42,6 +44,10 @@ def checkpoints(
     if environment is not None:
         runs = select(Run.id).join(Run.version).join(EnvironmentVersion.environment)
         conditions.append(Checkpoint.run_id.in_(runs.where(Environment.name == environment)))
+    if tag:
+        conditions.append(Checkpoint.tags.contains([tag]))
+    if project_id is not None:
+        conditions.append(Policy.project_id == project_id)
     if is_best is not None:
         conditions.append(Checkpoint.is_best.is_(is_best))
     if has_weights is not None:
@@ -136,6 +142,7 @@ def exports(
     *,
     run_id: uuid.UUID | None = None,
     checkpoint_id: uuid.UUID | None = None,
+    project_id: uuid.UUID | None = None,
     after: str | None = None,
     limit: int = 50,
 ) -> Slice[Export]:
@@ -145,6 +152,8 @@ def exports(
         statement = statement.where(Export.run_id == run_id)
     if checkpoint_id is not None:
         statement = statement.where(Export.checkpoint_id == checkpoint_id)
+    if project_id is not None:
+        statement = statement.where(Export.run_id.in_(select(Run.id).where(Run.project_id == project_id)))
     return slice_of(session, statement, (Key(Export.id),), after=after, limit=limit)
 
 

@@ -15,8 +15,9 @@ from backend.domain.checkpoints.transfer import (
     MAX_ENVIRONMENTS,
     TransferReport,
 )
+from backend.domain.tags import MAX_TAG
 from backend.domain.vocabulary import ExportForm, ExportStatus, RunStatus
-from backend.operations.schemas import Cli, ListRequest, Progress, Request, Response
+from backend.operations.schemas import Cli, Labels, ListRequest, Progress, ProjectText, Request, Response
 from backend.web.formats import size
 
 RunText = Annotated[
@@ -33,6 +34,8 @@ class ListCheckpoints(ListRequest):
     environment: str | None = Field(None, max_length=200, description="Environment that the run trained on.")
     is_best: bool | None = Field(None, description="Whether it is the best checkpoint of its run.")
     has_weights: bool | None = Field(None, description="Whether its weights are stored, or were pruned.")
+    tag: str | None = Field(None, max_length=MAX_TAG, description="A tag of the checkpoint.")
+    project: ProjectText = None
     limit: int = Field(50, ge=1, le=500, description="Maximum number of checkpoints in this page.")
 
 
@@ -44,6 +47,7 @@ class CheckpointTreeRequest(Request):
         Field(max_length=200, description="Only this run, the runs it started from and the runs that start from it."),
         Cli(option="--run"),
     ] = None
+    project: ProjectText = None
     after: str | None = Field(None, max_length=500, description="The `next` of the page before.")
     limit: Annotated[
         int, Field(ge=1, le=500, description="Maximum number of runs."), Cli(option="--limit", aliases=("-n",))
@@ -90,7 +94,7 @@ class PruneRequest(Request):
         return KeepRule(KeepRule().last if self.keep_last is None else self.keep_last, self.keep_every or 0)
 
 
-class CheckpointResponse(Response):
+class CheckpointResponse(Labels):
     """Saved weights of a policy at a training step."""
 
     id: uuid.UUID
@@ -253,6 +257,7 @@ class StartExport(ExportChoice):
 class ListExports(ListRequest):
     run_id: RunText = None
     checkpoint_id: uuid.UUID | None = Field(None, description="Only exports of this checkpoint.")
+    project: ProjectText = None
     limit: int = Field(50, ge=1, le=500, description="Maximum number of exports in this page.")
 
 

@@ -25,6 +25,7 @@ def checkpoint_tree(
     environment: str | None = None,
     policy_id: uuid.UUID | None = None,
     run_id: uuid.UUID | None = None,
+    project_id: uuid.UUID | None = None,
     after: str | None = None,
     limit: int = 50,
 ) -> tuple[list[TreeRun], str | None]:
@@ -45,6 +46,8 @@ def checkpoint_tree(
         statement = statement.where(Environment.name == environment)
     if policy_id:
         statement = statement.where(Run.policy_id == policy_id)
+    if project_id:
+        statement = statement.where(Run.project_id == project_id)
     if run_id:
         statement = statement.where(Run.id.in_(_related(session, run_id)))
     found = slice_of(session, statement, (Key(Run.created_at), Key(Run.id)), after=after, limit=limit)

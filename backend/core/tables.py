@@ -64,7 +64,7 @@ CreatedAt = Annotated[datetime, mapped_column(server_default=func.now())]
 
 
 class Labelled:
-    """What people add to a row to find it again: tags, a note, and a place at the top of its list."""
+    """Tags, a note and a pin, which people give a row to find it again."""
 
     tags: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list, server_default=text("'{}'"))
     note: Mapped[str] = mapped_column(Text, default="", server_default="")

@@ -21,7 +21,8 @@ from backend.environments.tables import Certificate, Environment, EnvironmentDra
 from backend.environments.validation import validate_package
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.operations.declaration import operation
-from backend.operations.schemas import Download
+from backend.operations.schemas import Download, UpdateLabels
+from backend.projects.queries import project_id_of
 from backend.team.tables import Person
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -35,7 +36,10 @@ def list_environments(
     session: Session, actor: Actor, request: schemas.ListEnvironments
 ) -> Page[schemas.EnvironmentResponse]:
     """List environments by name, each with its latest version."""
-    rows = queries.list_environments(session, with_archived=request.archived, project_id=actor.project_id)
+    project_id = project_id_of(session, request.project)
+    rows = queries.list_environments(
+        session, with_archived=request.archived, project_id=project_id, tag=request.tag or ""
+    )
     items = []
     for row in rows:
         latest = _version(row.environment, row.latest, row.latest.publisher) if row.latest else None
@@ -184,6 +188,23 @@ def publish(
         regrade=request.regrade,
     )
     return _version(environment, version, actor)
+
+
+@operation(
+    "PATCH /environments/{environment}/labels",
+    role=Role.AUTHOR,
+    command="env update",
+    page="/environments/{name}",
+    notice="{name} was changed.",
+)
+def update_environment(
+    session: Session, actor: Actor, environment: Environment, request: UpdateLabels
+) -> schemas.EnvironmentDetail:
+    """Tag an environment, pin it or write a note about it. Its versions stay as they are."""
+    for name, value in request.model_dump(exclude_none=True).items():
+        setattr(environment, name, value)
+    session.flush()
+    return _detail(session, environment)
 
 
 @operation(

@@ -1,8 +1,9 @@
 """Pages of environments: the list, the form for a new one, the overview, and published versions."""
 
 import uuid
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
 from sqlalchemy.orm import contains_eager, joinedload
@@ -11,6 +12,7 @@ from backend.core.events import RUNS
 from backend.domain.environments.audit_coverage import audit_coverage
 from backend.domain.environments.diff import diff_files
 from backend.domain.environments.packages import content_hash, pack
+from backend.domain.tags import MAX_TAG
 from backend.domain.vocabulary import RunKind
 from backend.environments import queries
 from backend.environments.certificates import certified_package
@@ -31,9 +33,16 @@ router = APIRouter()
 
 
 @router.get("/environments", response_class=HTMLResponse)
-def list_environments(request: Request, session: SessionDep, actor: Viewer, archived: bool = False) -> HTMLResponse:
-    rows = queries.list_environments(session, with_archived=archived, project_id=actor.project_id)
-    return page(request, "environments/list.html", {"environments": rows, "with_archived": archived})
+def list_environments(
+    request: Request,
+    session: SessionDep,
+    actor: Viewer,
+    archived: bool = False,
+    tag: Annotated[str, Query(max_length=MAX_TAG)] = "",
+) -> HTMLResponse:
+    rows = queries.list_environments(session, with_archived=archived, project_id=actor.project_id, tag=tag)
+    context = {"environments": rows, "with_archived": archived, "tag": tag}
+    return page(request, "environments/list.html", context)
 
 
 @router.get("/environments/new", response_class=HTMLResponse)

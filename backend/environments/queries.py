@@ -97,10 +97,15 @@ def versions_of(session: Session, environment: Environment) -> Sequence[Environm
 
 
 def list_environments(
-    session: Session, *, with_archived: bool = False, project_id: uuid.UUID | None = None
+    session: Session, *, with_archived: bool = False, project_id: uuid.UUID | None = None, tag: str = ""
 ) -> list[EnvironmentRow]:
-    """List environments by name, each with its latest version and its last runs. Default: of all projects."""
-    statement = select(Environment).order_by(Environment.name)
+    """List environments by name, pinned ones first, each with its latest version and its last runs.
+
+    Default: of all projects, with any tags.
+    """
+    statement = select(Environment).order_by(Environment.is_pinned.desc(), Environment.name)
+    if tag:
+        statement = statement.where(Environment.tags.contains([tag]))
     if not with_archived:
         statement = statement.where(Environment.archived_at.is_(None))
     if project_id is not None:

@@ -10,9 +10,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from backend.domain.environments.fixtures import FixtureKind
 from backend.domain.environments.manifest import Name
+from backend.domain.tags import MAX_TAG
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus, RolloutStatus, RunStatus, Split, StopReason
-from backend.operations.schemas import Progress, Request, Response
+from backend.operations.schemas import Labels, Progress, ProjectText, Request, Response
 
 MAX_FILES_BODY_BYTES = 32 * 1024**2
 """A package of at most 5 MB whose every character JSON may escape."""
@@ -28,6 +29,8 @@ Quoted = Annotated[str, AfterValidator(plain_text)]
 
 class ListEnvironments(Request):
     archived: bool = Field(False, description="Include archived environments.")
+    project: ProjectText = None
+    tag: str | None = Field(None, max_length=MAX_TAG, description="A tag of the environment.")
 
 
 class CreateEnvironment(Request):
@@ -134,7 +137,7 @@ class ExportedPackage(Response):
     """Hash of the version."""
 
 
-class EnvironmentResponse(Response):
+class EnvironmentResponse(Labels):
     name: str
     description: str
     is_built_in: bool

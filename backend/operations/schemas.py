@@ -33,6 +33,12 @@ class FilterForm(BaseModel):
         return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
 
 
+ProjectText = Annotated[
+    str | None, Field(max_length=60, description="Name or id of a project. Default: the one you work in, else all.")
+]
+"""Which project a list is of. `projects.queries.project_id_of` finds it."""
+
+
 class ListRequest(Request):
     """A request for one page of a list. The client and the command line read the whole list."""
 
@@ -110,17 +116,19 @@ class Download:
 
 
 class UpdateLabels(Request):
-    """Changes of what people add to an item. Default for every field: unchanged."""
+    """Changes of an item's tags, note and pin. Default for every field: unchanged."""
 
     note: str | None = Field(None, max_length=5000, description="Text about it. Empty: none.")
     tags: Annotated[Tags, Cli(option="--tag")] | None = Field(
         None, description="All tags, at most 20 with 64 characters each. They replace the ones before."
     )
-    is_pinned: bool | None = Field(None, description="Whether it is pinned to the top of its list, for everyone.")
+    is_pinned: Annotated[bool | None, Cli(option="--pinned")] = Field(
+        None, description="Whether it is pinned to the top of its list, for everyone."
+    )
 
 
 class Labels(Response):
-    """What people added to an item."""
+    """Tags, note and pin of an item."""
 
     tags: list[str]
     note: str

@@ -43,8 +43,11 @@ def show_overview(session: SessionDep, actor: Viewer) -> dict[str, object]:
     served = {name for offer in offers(session) for name in offer.queues}
     evaluated_or_trained = exists().where(Run.kind.in_([RunKind.EVALUATION, RunKind.TRAINING]))
     unfinished = queries.unfinished_runs(session)
+    environments = select(func.count(Environment.id)).where(Environment.archived_at.is_(None))
+    if actor.project_id:
+        environments = environments.where(Environment.project_id == actor.project_id)
     return {
-        "environments": session.scalar(select(func.count(Environment.id)).where(Environment.archived_at.is_(None))),
+        "environments": session.scalar(environments),
         "is_new": not session.scalar(select(evaluated_or_trained)),
         "unfinished": unfinished,
         "rewards": queries.reward_curves(session, unfinished),

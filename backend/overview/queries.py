@@ -5,9 +5,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import func, select, text
+from sqlalchemy import ColumnElement, func, select, text
 from sqlalchemy.orm import Session, joinedload
 
+from backend.core.row_access import current_project
 from backend.core.tables import Job
 from backend.domain.runs.capabilities import Capabilities, OnlineWorker, not_offered
 from backend.domain.vocabulary import UNDER_WAY, JobStatus, Queue, RunKind, RunStatus
@@ -69,13 +70,14 @@ class AbilityResponse(Response):
 
 def unfinished_runs(session: Session, limit: int = 20) -> Sequence[Run]:
     """List running, then queued runs, newest first."""
-    statement = select(Run).where(Run.status.in_(UNDER_WAY), Run.kind != RunKind.PLAY)
+    statement = select(Run).where(Run.status.in_(UNDER_WAY), Run.kind != RunKind.PLAY, *_of_project(session))
     order = (Run.status == RunStatus.QUEUED, Run.created_at.desc())
     return session.scalars(statement.options(*_WITH_NAMES).order_by(*order).limit(limit)).all()
 
 
 def finished_runs(session: Session, kind: RunKind, limit: int = 6) -> Sequence[Run]:
-    statement = select(Run).where(Run.kind == kind, Run.status.not_in(UNDER_WAY)).options(*_WITH_NAMES)
+    statement = select(Run).where(Run.kind == kind, Run.status.not_in(UNDER_WAY), *_of_project(session))
+    statement = statement.options(*_WITH_NAMES)
     return session.scalars(statement.order_by(Run.created_at.desc()).limit(limit)).all()
 
 
@@ -83,6 +85,12 @@ def reward_curves(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, list
     """Return the rewards of the last 120 steps of training runs."""
     ids = [run.id for run in runs if run.kind is RunKind.TRAINING]
     return {row.run_id: row.points for row in session.execute(_REWARDS, {"runs": ids})} if ids else {}
+
+
+def _of_project(session: Session) -> list[ColumnElement[bool]]:
+    """The condition for runs of the project that the session's person works in."""
+    chosen = current_project(session)
+    return [] if chosen is None else [Run.project_id == chosen]
 
 
 def waiting_jobs(session: Session) -> dict[Queue, int]:

@@ -19,6 +19,7 @@ from backend.policies.schemas import (
     UpdatePolicy,
 )
 from backend.policies.tables import Policy
+from backend.projects.queries import project_id_of
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
@@ -28,11 +29,12 @@ reference(Policy, "Name or id of a policy.")(queries.get_policy)
 @operation("GET /policies", role=Role.VIEWER, command="policy list", tool=True)
 def list_policies(session: Session, actor: Actor, request: ListPolicies) -> Page[PolicyResponse]:
     """List policies by name."""
+    project_id = project_id_of(session, request.project)
     found = queries.policies(
         session,
         after=request.after,
         limit=request.limit,
-        project_id=actor.project_id,
+        project_id=project_id,
         with_archived=request.archived,
     )
     return Page(items=[PolicyResponse.of(policy) for policy in found.items], next=found.next)

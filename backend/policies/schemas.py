@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from backend.domain.policies.connections import Finding
 from backend.domain.policies.prices import Dollars
 from backend.domain.vocabulary import CheckStatus, PolicyKind
-from backend.operations.schemas import Cli, ListRequest, Progress, Request, Response
+from backend.operations.schemas import Cli, ListRequest, Progress, ProjectText, Request, Response
 
 NAME = r"^[^\x00-\x1f]+$"
 PresetName = Literal["vllm", "hugging_face", "openai", "llama_cpp", "ollama"]
@@ -212,3 +212,9 @@ PRESETS = (
         note="Any OpenAI-compatible chat completions endpoint, including `proctor serve CHECKPOINT`.",
     ),
 )
+
+
+class ListPolicies(ListRequest):
+    """A page of the list of policies."""
+
+    project: ProjectText = None

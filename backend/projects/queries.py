@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload
 
-from backend.core.row_access import is_hidden
+from backend.core.row_access import current_project, is_hidden
 from backend.domain.projects.access import DEFAULT_PROJECT
 from backend.domain.vocabulary import Role
 from backend.environments.tables import Environment
@@ -36,6 +36,11 @@ def get_project(session: Session, text: str) -> Project:
     if project is None or is_hidden(session, project.id):
         raise NotFound(f"There is no project {text[:60]}.")
     return project
+
+
+def project_id_of(session: Session, text: str | None) -> uuid.UUID | None:
+    """Return the id of a project by its name or id. Default: the project that the session's person chose."""
+    return get_project(session, text).id if text else current_project(session)
 
 
 def project_responses(session: Session, actor: Actor, *, only: uuid.UUID | None = None) -> list[ProjectResponse]:

@@ -43,7 +43,7 @@ def show_comparison(
 
 
 @router.get("/leaderboards", response_class=HTMLResponse)
-def list_leaderboards(request: Request, session: SessionDep, _: Viewer) -> HTMLResponse:
+def list_leaderboards(request: Request, session: SessionDep, actor: Viewer) -> HTMLResponse:
     statement = (
         select(
             Environment.name.label("environment"),
@@ -58,6 +58,8 @@ def list_leaderboards(request: Request, session: SessionDep, _: Viewer) -> HTMLR
         .group_by(Environment.name, EnvironmentVersion.number)
         .order_by(Environment.name, EnvironmentVersion.number.desc())
     )
+    if actor.project_id:
+        statement = statement.where(Run.project_id == actor.project_id)
     return page(request, "results/leaderboards.html", {"items": session.execute(statement).all()})
 
 

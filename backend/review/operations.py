@@ -397,7 +397,8 @@ def get_team_review(session: Session, actor: Actor) -> TeamReview:
 
 def _filter(session: Session, request: QueueRequest) -> ReviewFilter:
     named = request.model_dump(include={"shown", "mine", "detector", "environment", "order"})
-    return ReviewFilter(**named, run=find_run(session, request.run).id if request.run else None)
+    run_id = find_run(session, request.run).id if request.run else None
+    return ReviewFilter(**named, run=run_id, project=request.project or "")
 
 
 def _response(item: ReviewItem, assigned: Sequence[Person], flags: Sequence[Flag] | None) -> ReviewItemResponse:

@@ -16,6 +16,7 @@ from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
+from backend.projects.queries import project_id_of
 from backend.review.agreement import cohens_kappa
 from backend.review.audit_sample import begin_of_day, limit_per_day
 from backend.review.schemas import Order, Part, ReviewFilter
@@ -62,8 +63,8 @@ def keys_of(chosen: ReviewFilter) -> tuple[Any, Any]:
     return _ORDERS[Order.SUSPICION if is_blind else chosen.order]
 
 
-def items_matching(chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewItem]:
-    statement = select(ReviewItem).where(*part_of(chosen, person_id))
+def items_matching(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewItem]:
+    statement = select(ReviewItem).where(*part_of(chosen, person_id), *of_project(session, chosen.project))
     if chosen.detector:
         statement = statement.where(ReviewItem.detectors.contains([chosen.detector]))
     if chosen.run:
@@ -77,6 +78,12 @@ def items_matching(chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewI
         sampled = select(AuditSample.id).where(AuditSample.rollout_id == ReviewItem.rollout_id)
         statement = statement.where(sampled.exists())
     return statement
+
+
+def of_project(session: Session, project: str = "") -> list[ColumnElement[bool]]:
+    """The condition for items of a project. Default: of the project that the session's person chose."""
+    project_id = project_id_of(session, project)
+    return [ReviewItem.run_id.in_(select(Run.id).where(Run.project_id == project_id))] if project_id else []
 
 
 def part_of(chosen: ReviewFilter, person_id: uuid.UUID) -> list[ColumnElement[bool]]:
@@ -108,7 +115,9 @@ def queue(
 ) -> tuple[list[ReviewItem], str | None]:
     """Items in the order of the queue, and the cursor of the next page."""
     keys = keys_of(chosen)
-    statement = items_matching(chosen, person_id).options(*_WITH_RUN, joinedload(ReviewItem.rollout).options(_TASK))
+    statement = items_matching(session, chosen, person_id).options(
+        *_WITH_RUN, joinedload(ReviewItem.rollout).options(_TASK)
+    )
     if after:
         statement = statement.where(tuple_(*keys) < tuple_(*read_cursor(after, keys)))
     statement = statement.add_columns(*(key.label(f"key_{place}") for place, key in enumerate(keys)))
@@ -124,7 +133,7 @@ def next_id(
     if chosen.shown in {Part.REVIEWED, Part.ALL}:
         chosen = chosen.model_copy(update={"shown": Part.UNREVIEWED})
     keys = keys_of(chosen)
-    statement = items_matching(chosen, person_id).with_only_columns(ReviewItem.id)
+    statement = items_matching(session, chosen, person_id).with_only_columns(ReviewItem.id)
     statement = statement.order_by(*(key.desc() for key in keys)).limit(1)
     if here is None:
         return session.scalar(statement)
@@ -277,12 +286,13 @@ def assignees(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, l
 
 
 def count_matching(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> int:
-    statement = items_matching(chosen, person_id).with_only_columns(func.count(ReviewItem.id))
+    statement = items_matching(session, chosen, person_id).with_only_columns(func.count(ReviewItem.id))
     return session.scalar(statement) or 0
 
 
 def count_waiting(session: Session) -> int:
-    return session.scalar(select(func.count(ReviewItem.id)).where(ReviewItem.verdict.is_(None))) or 0
+    waiting = select(func.count(ReviewItem.id)).where(ReviewItem.verdict.is_(None), *of_project(session))
+    return session.scalar(waiting) or 0
 
 
 def instructions_of(session: Session, rollout_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:

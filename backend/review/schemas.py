@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
 
 from backend.domain.vocabulary import Severity, Verdict
 from backend.operations.ids import parse_id
-from backend.operations.schemas import Cli, ListRequest, Request, Response
+from backend.operations.schemas import Cli, ListRequest, ProjectText, Request, Response
 
 
 class Part(StrEnum):
@@ -42,6 +42,8 @@ class ReviewFilter(BaseModel):
     environment: str = Field("", max_length=40)
     run: Annotated[uuid.UUID | None, BeforeValidator(lambda run: parse_id(str(run)))] = None
     """An empty or malformed id is ignored."""
+    project: str = Field("", max_length=60)
+    """Name or id. Empty: the project that the person works in, else all."""
     order: Order = Order.HARM
 
     @property
@@ -58,6 +60,7 @@ class QueueRequest(Request):
     detector: str = Field("", max_length=60, description="Items that this detector flagged. The review is not blind.")
     environment: str = Field("", max_length=40, description="Items of this environment only.")
     run: str = Field("", max_length=200, description="Items of this run only: its id, the end of it, or `last`.")
+    project: ProjectText = None
     order: Order = Field(
         Order.SUSPICION,
         description="Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind. "

@@ -60,7 +60,7 @@ def filter_options(
     Runs are the newest first, and of the chosen environment if there is one. Other filters do not change the numbers:
     together with a run's own count, the counts of detectors would reveal how much of the run was flagged.
     """
-    part = queries.part_of(chosen, person_id)
+    part = [*queries.part_of(chosen, person_id), *queries.of_project(session, chosen.project)]
     detector = func.unnest(ReviewItem.detectors).label("detector")
     flagged = session.execute(select(detector, func.count().label("items")).where(*part).group_by(detector))
     detectors = {row.detector: row.items for row in flagged}

@@ -137,7 +137,7 @@ def update_view(session: Session, actor: Actor, view: uuid.UUID, request: Update
 
 @operation("DELETE /views/{view}", role=Role.VIEWER, noun="views", audited=False)
 def delete_view(session: Session, actor: Actor, view: uuid.UUID) -> None:
-    """Delete a view. What it lists stays. You can restore the view for 30 days."""
+    """Delete a view. Its rows stay. You can restore the view for 30 days."""
     saved_views.delete_view(session, actor, view)
 
 

@@ -41,6 +41,7 @@ def run_list(session: Session, actor: Actor, wanted: RunListQuery, show: Sequenc
         wanted = wanted.model_copy(update={"sort": RunListQuery().sort, "after": None})
     found: Slice[queries.ListedRun] = Slice([], None)
     place = slice(0)
+    unused = () if len(actor.access.names) > 1 else ("project",)  # one project is never mentioned
     try:
         found = queries.list_runs(session, wanted, columns, actor.project_id)
     except WrongFilter as error:
@@ -51,8 +52,11 @@ def run_list(session: Session, actor: Actor, wanted: RunListQuery, show: Sequenc
         "next": found.next,
         "wanted": wanted,
         "columns": columns,
-        "all_columns": [*_CHOICES, *(field for field in columns if field.name not in RUN_FIELDS)],
-        "fields": _FIELDS,  # for completion in the filter box
+        "all_columns": [
+            *(each for each in _CHOICES if each.name not in unused),
+            *(field for field in columns if field.name not in RUN_FIELDS),
+        ],
+        "fields": [each for each in _FIELDS if each["name"] not in unused],  # for completion in the filter box
         "views": saved_views.list_views(session, actor, Listing.RUNS),
         "mistakes": mistakes,
         "place": place,

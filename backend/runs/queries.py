@@ -63,7 +63,9 @@ def list_runs(
 ) -> Slice[ListedRun]:
     """Return the runs as `runs` does, pinned ones first, with the values of fields."""
     valued = [field for field in columns if field.name not in DRAWN]
-    statement = _filtered(session, filter, project_id).add_columns(*(value_of(field) for field in valued))
+    statement = _filtered(session, filter, project_id).add_columns(
+        *(value_of(field).label(f"value_{place}") for place, field in enumerate(valued))
+    )
     keys = (Key(Run.is_pinned), *sort_keys(filter.sort))
     found = rows_of(session, statement, keys, after=filter.after, limit=filter.limit)
     names = [field.name for field in valued]

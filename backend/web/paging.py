@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field
-from sqlalchemy import ColumnElement, Row, Select, and_, or_
+from sqlalchemy import ColumnElement, Row, Select, and_, literal, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from backend.errors import InvalidInput
@@ -67,7 +67,7 @@ def rows_of(
 ) -> Slice[Row[Any]]:
     """Return rows as `slice_of` does, with all columns of the statement."""
     if after:
-        values = read_cursor(after, [key.column for key in keys])
+        values = [literal(value) for value in read_cursor(after, [key.column for key in keys])]
         branches = []  # (a, b) is behind (x, y) if a is behind x, or a = x and b is behind y
         for position, key in enumerate(keys):
             same = [keys[i].column == values[i] for i in range(position)]

@@ -18,12 +18,13 @@ from backend.domain.vocabulary import GradeStatus, Phase, Verdict
 from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
 from backend.rollouts import queries
-from backend.rollouts.filters import WrongFilter, select_rollouts
+from backend.rollouts.filters import select_rollouts
 from backend.rollouts.queries import MatchCount, count_rollouts, list_rollouts, matching
 from backend.rollouts.scope import FilterScope, scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
+from backend.web.filters import WrongFilter
 from tests.factories import add_group, add_rollout, make_flag, make_group, make_policy, make_rollout, make_run
 from workers.tasks.housekeeping import add_texts
 

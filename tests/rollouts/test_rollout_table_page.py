@@ -155,7 +155,7 @@ def test_a_view_is_kept_shared_renamed_and_deleted(client_for: ClientFor, sessio
     assert "odder" in other.get(address).text
     assert other.post(f"{address}/views/{view.id}/delete").status_code == 403
     assert mine.post(f"{address}/views/{view.id}/delete").status_code == 303
-    assert session.scalars(select(SavedView)).all() == []
+    assert session.scalars(select(SavedView).where(SavedView.deleted_at.is_(None))).all() == []
 
 
 def test_a_view_is_replaced_by_its_name_and_refuses_what_is_no_filter(

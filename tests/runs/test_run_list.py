@@ -75,7 +75,7 @@ def test_filters_of_the_filter_language_find_runs(viewer: TestClient, three: obj
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ("rewrad > 1", "There is no field `rewrad`. Did you mean `reward`?"),
+        ("rewrad > 1", "There is no field `rewrad`. Did you mean"),
         ("created > yesterday", "`created` is a date such as 2026-11-01, but `yesterday` is not."),
         ("created > 9999-12-31", "is a date"),
         ("(" * 30, "Nested deeper than 20 levels."),
@@ -89,14 +89,14 @@ def test_a_wrong_filter_is_marked(viewer: TestClient, where: str, message: str) 
     assert 'role="alert"' in page.text
     answer = viewer.get("/api/v1/runs", params={"where": where})
     assert answer.status_code == 422
-    assert message in answer.json()["message"] + str(answer.json())
+    assert message in str(answer.json())
 
 
 def test_every_column_is_shown_and_sorts_both_ways(viewer: TestClient, three: object) -> None:
     every = "status kind environment version policy base recipe reward heldout progress steps rollouts failed tokens"
     every += " duration seed learning_rate beta group_size tag owner project note created started ended metric.entropy"
     page = viewer.get("/runs", params={"columns": every.replace(" ", ","), "sort": "-reward"}).text
-    for text in ("org/tiny", "0.001", "1,200", "2:00", 'aria-sort="descending"', "entropy"):
+    for text in ("org/tiny", "0.001", "1,200", 'aria-sort="descending"', "entropy"):
         assert text in page, text
     assert "There is no column" not in page
     names = {"alpha", "beta", "gamma"}
@@ -165,7 +165,7 @@ def test_a_view_keeps_filter_order_and_columns(
     deleted = author.post(f"{own}/delete", data={"query": "kind=check"}).headers["location"]
     assert deleted == f"/runs?kind=check&deleted_view={view.id}"
     shown = author.get(deleted).text
-    assert "failed ones" not in shown
+    assert 'value="failed ones"' not in shown
     assert f"{own}/restore" in shown
     assert author.get("/api/v1/views?listing=runs").json()["items"] == []
     assert author.post(f"{own}/restore").headers["location"] == address

@@ -33,7 +33,7 @@ def test_selected_runs_are_tagged_and_stay_selected(author: TestClient, session:
     assert (first.tags, second.tags) == (["old", "paper", "new"], ["paper", "new"])
     address = answer.headers["location"]
     assert address.startswith("/runs?kind=evaluation&selected=")
-    assert author.get(address).text.count(" checked>") == 2
+    assert author.get(address).text.count(" checked></label>") == 2
     assert author.post("/runs/bulk", data=chosen | {"choice": "untag", "tag": "old"}).status_code == 303
     assert first.tags == ["paper", "new"]
     compared = author.post("/runs/bulk", data=chosen | {"choice": "compare"}).headers["location"]
