@@ -2584,11 +2584,14 @@ class OverviewOperations(Namespace):
 
 
 class PoliciesOperations(Namespace):
-    def list(self, *, project: str | None = None, limit: int | None = None) -> Iterator[PolicyResponse]:
+    def list(
+        self, *, project: str | None = None, archived: bool | None = None, limit: int | None = None
+    ) -> Iterator[PolicyResponse]:
         """List policies by name.
 
-        - `project`: Name or id of a project. Default: the one you work in, else all."""
-        return self._list("PolicyResponse", "/policies", limit, project=project)
+        - `project`: Name or id of a project. Default: the one you work in, else all.
+        - `archived`: Include archived policies."""
+        return self._list("PolicyResponse", "/policies", limit, project=project, archived=archived)
 
     def create_policy(
         self,

@@ -116,6 +116,7 @@ class ChooseModel(Request):
 class ListPolicies(ListRequest):
     """Policies to list."""
 
+    project: ProjectText = None
     archived: bool = False
     """Include archived policies."""
 
@@ -212,9 +213,3 @@ PRESETS = (
         note="Any OpenAI-compatible chat completions endpoint, including `proctor serve CHECKPOINT`.",
     ),
 )
-
-
-class ListPolicies(ListRequest):
-    """A page of the list of policies."""
-
-    project: ProjectText = None

@@ -26,8 +26,8 @@ from backend.runs import queries
 from backend.runs.charts import Window, charts_of, columnar_points, latest_steps
 from backend.runs.curves import CurvesRequest, curve_rows
 from backend.runs.header import RunHeader, head_blocks, run_header
-from backend.runs.list_pages import run_list
 from backend.runs.overview import run_overview
+from backend.runs.run_list import run_list
 from backend.runs.schemas import BulkRuns, RunListQuery
 from backend.runs.service import archive_runs, request_stop, tag_runs
 from backend.web.csv_files import csv_response

@@ -1,7 +1,5 @@
 """Operations on shared links, and reports as files."""
 
-from datetime import UTC, datetime
-
 from sqlalchemy.orm import Session
 
 from backend.domain.shares import ShareKind
@@ -11,7 +9,7 @@ from backend.operations.schemas import Download
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
 from backend.runs.tables import Run
 from backend.shares import queries, service
-from backend.shares.report import render_document
+from backend.shares.report import report_file
 from backend.shares.schemas import (
     CreateShare,
     ListShares,
@@ -20,7 +18,6 @@ from backend.shares.schemas import (
     SharedItem,
     SharedLink,
 )
-from backend.shares.subjects import find_subject
 from backend.shares.tables import Share
 from backend.web.identity import Actor
 from backend.web.paging import Page
@@ -61,11 +58,3 @@ def get_run_report(session: Session, actor: Actor, run: Run, request: ReportRequ
     """Download a report of a run, or of a comparison with other runs, as one HTML file that opens offline."""
     kind = ShareKind.COMPARISON if request.against else ShareKind.RUN
     return report_file(session, actor, SharedItem(kind=kind, item=[*request.against, str(run.id)]))
-
-
-def report_file(session: Session, actor: Actor, item: SharedItem) -> Download:
-    """Return a report as a file. Raises NotFound if the person does not see the item."""
-    subject = find_subject(session, item)
-    document = render_document(session, subject, f"Exported by {actor.name} on {datetime.now(UTC):%-d %B %Y}.")
-    end = subject.item.item[-1].partition("@")[0][-8:]
-    return Download(f"proctor-{item.kind}-{end}.html", "text/html; charset=utf-8", lambda _: iter([document.encode()]))

@@ -10,7 +10,7 @@ from backend.domain.shares import ShareKind
 from backend.operations.routes import stream_download
 from backend.results.schemas import CompareRuns
 from backend.shares import queries, service
-from backend.shares.operations import create_share, report_file
+from backend.shares.report import report_file
 from backend.shares.schemas import CreateShare, ListShares, SharedItem, SharedLink
 from backend.web.audit import audit
 from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
@@ -63,9 +63,9 @@ def share_item(
     actor: ElsewhereAuthor,
     form: Annotated[CreateShare, Depends(read_form(CreateShare))],
 ) -> HTMLResponse:
-    made = create_share(session, actor, form)
-    audit(session, actor, "share.create", "share", made.id, name=made.name, kind=str(made.kind), days=form.days)
-    return _page(request, session, None, link=made.link)
+    share, link = service.create_share(session, actor, form)
+    audit(session, actor, "share.create", "share", share.id, name=share.name, kind=str(share.kind), days=form.days)
+    return _page(request, session, None, link=link)
 
 
 @router.get("/runs/{run_id}/report.html")

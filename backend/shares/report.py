@@ -18,6 +18,7 @@ from backend.domain.vocabulary import Phase, Role, RolloutStatus, RunKind
 from backend.environments.queries import newest_certificate
 from backend.environments.views import with_rollout_views
 from backend.graders.queries import graded_runs_of, grades_of_rollout
+from backend.operations.schemas import Download
 from backend.results.comparison_page import ComparisonChoice, comparison_page
 from backend.results.figures import FigureScope
 from backend.results.leaderboard import MIN_COVERAGE, get_leaderboard
@@ -30,7 +31,8 @@ from backend.runs.charts import Window, columnar_points
 from backend.runs.overview import configuration_rows, run_overview
 from backend.runs.queries import get_run
 from backend.runs.tables import Run
-from backend.shares.subjects import SharedSubject, environment_of
+from backend.shares.schemas import SharedItem
+from backend.shares.subjects import SharedSubject, environment_of, find_subject
 from backend.web import svg
 from backend.web.identity import Actor
 from backend.web.standalone import render_part, style_sheet
@@ -223,3 +225,11 @@ def _leaderboard(session: Session, subject: SharedSubject) -> ReportSection:
 
 def _part(template: str, block: str, **context: object) -> Markup:
     return render_part(template, block, {**_PAGE, **context})
+
+
+def report_file(session: Session, actor: Actor, item: SharedItem) -> Download:
+    """Return a report as a file. Raises NotFound if the person does not see the item."""
+    subject = find_subject(session, item)
+    document = render_document(session, subject, f"Exported by {actor.name} on {datetime.now(UTC):%-d %B %Y}.")
+    end = subject.item.item[-1].partition("@")[0][-8:]
+    return Download(f"proctor-{item.kind}-{end}.html", "text/html; charset=utf-8", lambda _: iter([document.encode()]))
