@@ -7,10 +7,10 @@ from functools import lru_cache, partial
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Table, and_, event, false, or_, select
-from sqlalchemy.orm import ORMExecuteState, Session, UOWTransaction, with_loader_criteria
+from sqlalchemy.orm import ORMExecuteState, Session, UOWTransaction
 from sqlalchemy.orm.interfaces import ORMOption
 
-from backend.core.row_access import _OWNER, _attribute_of, _column_of, _key, _parent, _ways, owned_tables
+from backend.core.row_access import _OWNER, RowCondition, _attribute_of, _column_of, _key, _parent, _ways, owned_tables
 from backend.core.tables import Base
 from backend.errors import NotAllowed
 
@@ -61,7 +61,7 @@ def _conditions(rows: frozenset[tuple[str, frozenset[uuid.UUID]]]) -> tuple[ORMO
     for mapper in Base.registry.mappers:
         if (table := mapper.local_table) in owned_tables() and isinstance(table, Table):
             criteria = _is_shared(table, partial(_attribute_of, mapper), dict(rows))
-            options.append(with_loader_criteria(mapper.class_, criteria, include_aliases=True))
+            options.append(RowCondition(mapper.class_, criteria, include_aliases=True))
     return tuple(options)
 
 

@@ -21,9 +21,9 @@ from sqlalchemy.orm import (
     ORMExecuteState,
     Session,
     UOWTransaction,
-    with_loader_criteria,
 )
 from sqlalchemy.orm.interfaces import ORMOption
+from sqlalchemy.orm.util import AliasedInsp
 from sqlalchemy.sql.selectable import NamedFromClause
 
 from backend.core.tables import Base
@@ -207,7 +207,19 @@ def _attribute_of(mapper: Mapper[Any], column: Column[Any]) -> ColumnElement[Any
     return attribute
 
 
-class _MarkCondition(LoaderCriteriaOption):
+class RowCondition(LoaderCriteriaOption):
+    """A condition for a mapped class, and for its aliases: SQLAlchemy would compare the class's own columns there."""
+
+    _cache_key_traversal = LoaderCriteriaOption._traverse_internals
+
+    def _resolve_where_criteria(self, ext_info: Mapper[Any] | AliasedInsp[Any]) -> ColumnElement[bool]:
+        condition = super()._resolve_where_criteria(ext_info)
+        if isinstance(ext_info, AliasedInsp):
+            condition = ext_info._adapter.traverse(condition)
+        return condition
+
+
+class _MarkCondition(RowCondition):
     """A condition without parameters, the same in every statement.
 
     Its class and mapper identify it in the cache of compiled statements: to walk the conditions of all tables takes
@@ -227,7 +239,7 @@ def _conditions(hidden: Hidden, hides_deleted: bool) -> tuple[ORMOption, ...]:
         if (table := mapper.local_table) in owned_tables() and isinstance(table, Table):
             criteria = _visible(table, partial(_attribute_of, mapper), hidden, hides_deleted)
             if criteria is not None:
-                option = with_loader_criteria if hidden else _MarkCondition
+                option = RowCondition if hidden else _MarkCondition
                 options.append(option(mapper.class_, criteria, include_aliases=True))
     return tuple(options)
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from sqlalchemy import update
-from sqlalchemy.orm import Session
+from sqlalchemy import select, true, update
+from sqlalchemy.orm import Session, aliased
 
 from backend.app import OPERATIONS
 from backend.checkpoints.tables import Export
@@ -29,6 +29,7 @@ from backend.graders.tables import Grader
 from backend.operations.declaration import operations_of
 from backend.projects.tables import Project
 from backend.review.tables import VerdictFixture
+from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.shares.tables import Share
 from backend.studies.tables import Study
@@ -256,6 +257,26 @@ def test_ids_in_queries_and_bodies_find_nothing(
     assert method == "GET" or answer.status_code in {404, 422}, answer.text
     for word in ("secret_game v", "secret run", "secret_fixture"):
         assert word not in answer.text
+
+
+def test_an_alias_finds_no_row_of_a_hidden_project_or_deleted_run(session: Session, hidden: HiddenItems) -> None:
+    other, rollouts = aliased(Run), aliased(Rollout)
+    beside = select(Run.id, other.id, rollouts.id).select_from(Run)
+    beside = beside.outerjoin(other, true()).outerjoin(rollouts, true())
+    alone = select(rollouts.id)
+    seen = make_run(session)
+    assert session.scalars(alone).all()
+
+    limit_to(session, hidden.trainer.access)
+    assert session.execute(beside).all() == [(seen.id, seen.id, None)]
+    assert session.scalars(alone).all() == []
+
+    limit_to(session, ProjectAccess(Role.ADMIN))
+    run = session.get_one(Run, uuid.UUID(hidden.ids["run"]))
+    run.deletion_id = uuid.UUID(hidden.ids["deletion"])
+    session.flush()
+    assert session.execute(beside).all() == [(seen.id, seen.id, None)]
+    assert session.scalars(alone).all() == []
 
 
 def test_names_of_hidden_items_are_taken(session: Session, hidden: HiddenItems) -> None:
