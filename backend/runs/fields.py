@@ -70,7 +70,7 @@ _VALUES: dict[str, ColumnElement[Any]] = {
     "duration": cast(_SECONDS, Double),
     "seed": cast(Run.seed, Double),
     "learning_rate": _json_number(Run.configuration, "grpo", "learning_rate"),
-    "beta": _json_number(Run.configuration, "grpo", "beta"),
+    "kl_coefficient": _json_number(Run.configuration, "grpo", "beta"),
     "group_size": func.coalesce(
         _json_number(Run.configuration, "group_size"), _json_number(Run.configuration, "grpo", "group_size")
     ),
@@ -124,7 +124,8 @@ def _compare(field: Field, operator: str, values: Sequence[Value]) -> Condition:
             case "~":
                 return select(literal(1)).select_from(tag).where(compare_word(tag.c.tag, "~", given)).exists()
             case _:
-                return Run.tags.overlap(list(given))
+                has_any: Condition = Run.tags.overlap(list(given))
+                return has_any
     if field.name == "pinned":
         return Run.is_pinned.is_(bool(given[0]))
     value = value_of(field)
