@@ -70,7 +70,7 @@ _VALUES: dict[str, ColumnElement[Any]] = {
     "duration": cast(_SECONDS, Double),
     "seed": cast(Run.seed, Double),
     "learning_rate": _json_number(Run.configuration, "grpo", "learning_rate"),
-    "beta": _json_number(Run.configuration, "grpo", "beta"),
+    "kl_coefficient": _json_number(Run.configuration, "grpo", "beta"),
     "group_size": func.coalesce(
         _json_number(Run.configuration, "group_size"), _json_number(Run.configuration, "grpo", "group_size")
     ),

@@ -94,7 +94,8 @@ def test_a_wrong_filter_is_marked(viewer: TestClient, where: str, message: str) 
 
 def test_every_column_is_shown_and_sorts_both_ways(viewer: TestClient, three: object) -> None:
     every = "status kind environment version policy base recipe reward heldout progress steps rollouts failed tokens"
-    every += " duration seed learning_rate beta group_size tag owner project note created started ended metric.entropy"
+    every += " duration seed learning_rate kl_coefficient group_size tag owner project note"
+    every += " created started ended metric.entropy"
     page = viewer.get("/runs", params={"columns": every.replace(" ", ","), "sort": "-reward"}).text
     for text in ("org/tiny", "0.001", "1,200", 'aria-sort="descending"', "entropy"):
         assert text in page, text

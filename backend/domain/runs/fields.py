@@ -33,7 +33,7 @@ _DECLARED = (
     _number("duration", help="seconds from start to end, or until now"),
     _count("seed", help="sampling seed"),
     _number("learning_rate", help="GRPO learning rate", label="learning rate"),
-    _number("beta", help="KL coefficient of GRPO", label="KL coefficient"),
+    _number("kl_coefficient", help="KL coefficient of GRPO", label="KL coefficient"),
     _count("group_size", help="rollouts per task", label="group size"),
     Field("tag", FieldKind.WORD, "a tag of the run", label="tags", is_sortable=False),
     Field("pinned", FieldKind.YES_NO, "pinned to the top of the list", is_sortable=False, is_column=False),
