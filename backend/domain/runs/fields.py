@@ -56,7 +56,7 @@ def find_run_field(name: str) -> Field | None:
     """Return the field of this name, also of a metric: `metric.entropy`."""
     family, _, key = name.partition(".")
     if family == Family.METRIC and 0 < len(key) <= _MAX_METRIC and key.isprintable():
-        return family_field(Family.METRIC, key, label=key)
+        return family_field(Family.METRIC, key, label=name if key in RUN_FIELDS else key)
     return RUN_FIELDS.get(name)
 
 
