@@ -9,7 +9,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 WEB = frozenset({"argon2-cffi", "fastapi", "markdown-it-py", "python-multipart", "uvicorn", "watchfiles"})
-"""Dependencies that only the web and the command line need. Workers never load the web, and vLLM pins a FastAPI that the web cannot use."""
+"""Dependencies of the web and the command line only. Workers never load the web, and vLLM pins a FastAPI that the web
+cannot use."""
 
 
 @dataclass(frozen=True)
