@@ -296,6 +296,6 @@ def test_each_table_belongs_to_projects_or_to_the_team() -> None:
     of_the_team = {
         *("projects", "project_members", "people", "sign_in_links", "web_sessions", "api_tokens", "attempt_limits"),
         *("audit_events", "review_targets", "lesson_files", "notice_destinations", "detector_benchmarks"),
-        *("signing_keys", "network_grants", "saved_views", "workers"),
+        *("signing_keys", "network_grants", "saved_views", "workers", "audit_limits", "notice_preferences"),
     }
     assert {name for name, table in Base.metadata.tables.items() if table not in owned_tables()} == of_the_team
