@@ -21,6 +21,8 @@ from backend.checkpoints import operations as checkpoints_operations
 from backend.checkpoints import pages as checkpoints_pages
 from backend.core.events import Hub
 from backend.core.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
+from backend.deletions import operations as deletions_operations
+from backend.deletions import pages as deletions_pages
 from backend.detectors import operations as detectors_operations
 from backend.detectors import pages as detectors_pages
 from backend.environments import (
@@ -60,6 +62,8 @@ from backend.rollouts.regrading import pages as regrading_pages
 from backend.runs import chart_pages, evaluation_pages, list_pages, tab_pages
 from backend.runs import operations as runs_operations
 from backend.runs import pages as runs_pages
+from backend.shares import operations as shares_operations
+from backend.shares import pages as shares_pages
 from backend.studies import operations as studies_operations
 from backend.studies import pages as studies_pages
 from backend.team import operations as team_operations
@@ -78,8 +82,18 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 THREADS_STUCK_SECONDS = 60.0
 """Six times the limit of a page's statements: threads that take turns are merely busy."""
 PAGES = (
+    shares_pages,
     *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
-    *(team_pages, projects_pages, environments_pages, editor_pages, trial_pages, play_pages, import_pages),
+    *(
+        team_pages,
+        deletions_pages,
+        projects_pages,
+        environments_pages,
+        editor_pages,
+        trial_pages,
+        play_pages,
+        import_pages,
+    ),
     *(
         policies_pages,
         evaluation_pages,
@@ -98,7 +112,15 @@ OPERATIONS = (
     *(notifications_operations, overview_operations, checkpoints_operations, detectors_operations, review_operations),
     *(example_operations, policies_operations, rollouts_operations, regrading_operations, runs_operations),
     *(team_operations, graders_operations, studies_operations, results_operations, environments_operations),
-    *(projects_operations, attack_operations, play_operations, import_operations, training_operations),
+    *(
+        deletions_operations,
+        projects_operations,
+        attack_operations,
+        play_operations,
+        import_operations,
+        training_operations,
+    ),
+    shares_operations,
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

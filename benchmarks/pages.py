@@ -1,4 +1,4 @@
-"""Measure how long pages take with 100,000 stored rollouts: the rollout list, and the review queue.
+"""Measure how long pages take: with 100,000 rollouts the list and the review, with a team's million every page.
 
 Peer: none.
 Unit: ms per request through the whole application, or per query, wall-clock and CPU time; in Chromium, from a
@@ -8,21 +8,27 @@ Repeats: 1. Each value is a percentile over many requests: p50 and p95.
 Rows are written by COPY. The rollout list is requested with every filter, order and page, first with one run in the
 database and then with ten. Review covers verdicts and the pages they lead to; 5% of the rollouts are flagged, a third
 of the flags is in one of 40 clusters, and 2% of the other rollouts are in the random audit sample.
+
+Then every page is requested with the data of a demo and of a large team: 500 environments, 5,000 runs of which two have
+100,000 rollouts each, 1,000,000 rollouts and 100,000 open flags. The second column of these rows is the demo's. The
+load needs 8 GB of disk and is skipped with less than 20 GB free. `PAGES=walk` measures only these pages.
 """
 
 import functools
 import itertools
 import json
 import operator
+import os
 import random
 import shutil
 import statistics
+import tempfile
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -36,9 +42,11 @@ from backend.core.session import get_engine, transaction
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import content_hash
 from backend.domain.ids import new_id, stable_id
+from backend.domain.runs.plans import EvaluationPlan
+from backend.domain.statistics import estimate_mean
 from backend.domain.text import json_text
 from backend.domain.vocabulary import PolicyKind, Role, RunKind, RunStatus, Split
-from backend.environments.tables import Environment, EnvironmentVersion
+from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion
 from backend.graders.tables import Grader
 from backend.policies.tables import Policy
 from backend.review import audit_sample, queue
@@ -51,6 +59,7 @@ from backend.runs.schemas import RolloutFilter
 from backend.runs.tables import Run
 from backend.web.paging import make_cursor
 from benchmarks.harness import Measure, Options, create_run, installation, percentile, sign_in, tree_cpu_seconds, web
+from workers.storage.runs import summarize
 from workers.tasks.housekeeping import index_texts
 
 REPEATS = 1
@@ -74,12 +83,24 @@ FILTERS = {
 QUEUE_FILTERS = ("", "?environment=table", "?detector=early_exit", "?order=newest")
 GROUP_SIZE = 4
 WEIGHTS = {"win": 1.0, "format": 0.2, "invalid_move": -0.1}
-NOTE_KEYS = (
-    "addEventListener('keydown', () => sessionStorage.setItem('key', performance.timeOrigin + performance.now()), true)"
-)
-IS_PAINTED = "performance.getEntriesByName('first-contentful-paint').length > 0"
-MS_SINCE_KEY = """performance.timeOrigin + performance.getEntriesByName('first-contentful-paint')[0].startTime
-    - Number(sessionStorage.getItem('key'))"""
+NOTE_KEYS = """(() => {
+    const now = () => performance.timeOrigin + performance.now();
+    const painted = () => sessionStorage.setItem('painted', now());
+    addEventListener('keydown', () => {
+        sessionStorage.setItem('key', now());
+        sessionStorage.removeItem('painted');
+    }, true);
+    new PerformanceObserver(() => painted()).observe({ type: 'paint', buffered: true });
+    addEventListener('DOMContentLoaded', () => new MutationObserver((changes) => {
+        const isNext = changes.some((change) => [...change.addedNodes].some((node) => node.id === 'case'));
+        if (isNext) requestAnimationFrame(() => setTimeout(painted));
+    }).observe(document.body, { childList: true, subtree: true }));
+})()"""
+"""The next item is a separate page, or replaces the element of this one: then it is painted after the next frame."""
+IS_PAINTED = "sessionStorage.getItem('painted') !== null"
+MS_SINCE_KEY = "Number(sessionStorage.getItem('painted')) - Number(sessionStorage.getItem('key'))"
+READING_MS = 1000
+"""Time before each verdict. The fastest reviewer needs longer."""
 
 
 @dataclass
@@ -109,6 +130,9 @@ class Times:
 def measure(options: Options) -> Iterator[Measure]:
     rollouts, runs = options.size(100_000, 2000), options.size(10, 2)
     filters = dict(itertools.islice(FILTERS.items(), options.size(len(FILTERS), 3)))
+    if os.environ.get("PAGES") == "walk":  # noqa: TID251 - no setting of the product
+        yield from _walk_both(options)
+        return
     with installation():
         stored = StoredRuns(rollouts)
         first = stored.add("run 0")
@@ -124,6 +148,7 @@ def measure(options: Options) -> Iterator[Measure]:
         among = {"list page": 300.0, "list API": 300.0}
         overall = _list(last, filters, has_details=False)
         yield from overall.measures(f" among {runs * rollouts:,}", targets=among)
+    yield from _walk_both(options)
 
 
 # The rollout list
@@ -211,6 +236,7 @@ def _judge_by_keys(executable: str, client: TestClient, times: Times, count: int
         page = context.new_page()
         page.goto(f"{address}/review/{client.get('/api/v1/review/next').json()['id']}")
         for number in range(count):
+            page.wait_for_timeout(READING_MS)
             before = page.url
             page.keyboard.press(str(1 + number % 4))
             page.wait_for_url(functools.partial(operator.ne, before))
@@ -218,6 +244,94 @@ def _judge_by_keys(executable: str, client: TestClient, times: Times, count: int
                 page.wait_for_timeout(5)
             times.by_case["review: key to painted item, Chromium"].append(page.evaluate(MS_SINCE_KEY))
         browser.close()
+
+
+# Every page
+
+
+@dataclass(frozen=True, slots=True)
+class TeamSize:
+    """Numbers of rows of an installation."""
+
+    environments: int
+    runs: int
+    rollouts: int
+    flags: int
+    largest: int
+    """Rollouts of each of the two largest runs, which are compared."""
+
+
+DEMO = TeamSize(environments=4, runs=30, rollouts=6000, flags=120, largest=1000)
+LARGE = TeamSize(environments=500, runs=5000, rollouts=1_000_000, flags=100_000, largest=100_000)
+QUICK = TeamSize(environments=6, runs=40, rollouts=3000, flags=200, largest=400)
+NEEDED_BYTES = 20_000_000_000
+REQUESTS = 9
+"""Number of requests of each page. The first one counts too."""
+
+
+def _walk_both(options: Options) -> Iterator[Measure]:
+    large = QUICK if options.is_quick else LARGE
+    if not options.is_quick and shutil.disk_usage(tempfile.gettempdir()).free < NEEDED_BYTES:
+        yield Measure("pages of a large team", "ms", [], note="less than 20 GB of disk are free")
+        return
+    found = []
+    for size in (DEMO if not options.is_quick else QUICK, large):
+        with installation():
+            found.append(_walk(StoredTeam(size)))
+    small, big = found
+    for page, values in big.by_case.items():
+        yield Measure(f"{page}, p50", "ms", [statistics.median(values)], peer=[statistics.median(small.by_case[page])])
+        p95 = (percentile(times.by_case[page], 0.95) for times in (big, small))
+        yield Measure(f"{page}, p95", "ms", [next(p95)], peer=[next(p95)], target=200.0)
+
+
+def _walk(team: "StoredTeam") -> Times:
+    times, client = Times(), _client(Role.ADMIN)
+    for page, address in _addresses(team, client).items():
+        for _ in range(REQUESTS):
+            with times.of(page):
+                response = client.get(address)
+            assert response.status_code == 200, (address, response.status_code)
+    return times
+
+
+def _addresses(team: "StoredTeam", client: TestClient) -> dict[str, str]:
+    run, environment = f"/runs/{team.largest[0]}", "/environments/table"
+    rollout = client.get("/api/v1/rollouts", params={"run_id": str(team.largest[0]), "limit": 1}).json()["items"][0]
+    addresses = {
+        "overview": "/",
+        "the week, API": "/api/v1/week",
+        "runs": "/runs",
+        "runs by text": "/runs?text=run+12",
+        "run": run,
+        "figures of a run, API": f"/api/v1{run}/figures",
+        "rollouts": f"{run}/rollouts",
+        "rollouts by text": f"{run}/rollouts?where=text+~+%22{RARE}%22",
+        "groups": f"{run}/groups",
+        "configuration": f"{run}/configuration",
+        "safeguards": f"{run}/safeguards",
+        "rescore form": f"{run}/rescore",
+        "compare the largest runs": f"/compare?run={team.largest[0]}&run={team.largest[1]}",
+        "compare small runs": f"/compare?run={team.small[0]}&run={team.small[1]}",
+        "rollout": f"/rollouts/{rollout['id']}",
+        "environments": "/environments",
+        "environment": environment,
+        "version": f"{environment}/versions/1",
+        "leaderboards": "/leaderboards",
+        "leaderboard": "/leaderboards/table",
+        "policies": "/policies",
+        "new evaluation": "/evaluations/new",
+        "graders": "/graders",
+        "grader": "/graders/strict",
+        "review": "/review",
+        "review item": f"/review/{client.get('/api/v1/review/next').json()['id']}",
+        "team's review": "/team/review",
+        "detectors": "/detectors",
+        "detector": "/detectors/early_exit",
+        "find": "/find?text=run+12",
+    }
+    other = ("training", "checkpoints", "exports", "data/sft", "imports", "notices", "team", "audit", "projects")
+    return addresses | {name: f"/{name}" for name in (*other, "settings", "settings/workers")}
 
 
 # Stored rows
@@ -249,7 +363,7 @@ class StoredRuns:
                 manifest=manifest.model_dump(mode="json"),
             )
             judge = Grader(name="strict", kind="judge", policy_id=policy.id, settings={"kind": "judge"})
-            session.add_all([self._version, judge])
+            session.add_all([self._version, judge, EnvironmentDraft(environment_id=environment.id, files=files)])
             session.flush()
             self._policy, self._judge = policy.id, judge.id
             shared = {"version_id": self._version.id, "split": Split.HELDOUT}
@@ -291,6 +405,10 @@ class StoredRuns:
         _vacuum()
         return run.id
 
+    @property
+    def policy(self) -> uuid.UUID:
+        return self._policy
+
     def _task(self, index: int) -> uuid.UUID:
         return stable_id("task", self._version.id, Split.HELDOUT, index, index)
 
@@ -318,6 +436,105 @@ class StoredRuns:
         )
         columns = "id, grader_id, run_id, rollout_id, status, score, verdicts, reason, citations, dropped"
         _copy(session, f"grades ({columns}, tokens_in, tokens_out)", scores)
+
+
+class StoredTeam:
+    """Two large evaluations of `table`, and many small ones of other environments by several policies."""
+
+    def __init__(self, size: TeamSize) -> None:
+        stored = StoredRuns(size.largest)
+        self.largest = [stored.add(f"largest {number}") for number in range(2)]
+        with transaction() as session:
+            for run_id in self.largest:
+                run = session.get_one(Run, run_id)
+                run.summary = summarize(session, run, seconds=3600, played=size.largest)
+                run.configuration = _plan(size.largest // GROUP_SIZE)
+        self.small: list[uuid.UUID] = []
+        count = size.runs - 2
+        self._rollouts = (size.rollouts - 2 * size.largest) // count // GROUP_SIZE * GROUP_SIZE
+        self._flagged = max(0.0, (size.flags - 0.1 * size.largest) / (count * self._rollouts))
+        self._tasks = self._rollouts // GROUP_SIZE
+        self._chance, self._conversations = random.Random(size.runs), [_conversation(random.Random(1))] * 50
+        with transaction() as session:
+            policies = [Policy(name=f"model {n}", kind=PolicyKind.OPENAI_API, configuration={}) for n in range(9)]
+            session.add_all(policies)
+            session.flush()
+            players = [stored.policy, *(policy.id for policy in policies)]
+        per_environment = max(1, count // (size.environments - 1))
+        for first in range(0, count, 20 * per_environment):
+            with transaction() as session:
+                for number in range(first, min(first + 20 * per_environment, count), per_environment):
+                    version = self._add_environment(session, number // per_environment)
+                    for place in range(min(per_environment, count - number)):
+                        self._add_run(session, version, players[place % 10], number + place, count)
+        with transaction() as session:
+            queue.refresh(session)
+        _vacuum()
+
+    def _add_environment(self, session: Session, number: int) -> uuid.UUID:
+        name = f"environment_{number}"
+        block = {
+            "agent": {"action": {"format": "tag", "tag": "move", "field": "cell", "type": "integer"}},
+            "rewards": dict(WEIGHTS),
+        }
+        manifest = Manifest.model_validate({"name": name, "proctor": block}).model_dump(mode="json")
+        files = {"openenv.yaml": f"name: {name}\n"}
+        environment = Environment(name=name, description="Generated rows.")
+        session.add(environment)
+        session.flush()
+        version = EnvironmentVersion(
+            environment_id=environment.id, number=1, files=files, content_hash=content_hash(files), manifest=manifest
+        )
+        session.add_all([version, EnvironmentDraft(environment_id=environment.id, files=files)])
+        session.flush()
+        rows = ((_task_id(version.id, n), version.id, "heldout", n, n % 6, n, "{}") for n in range(self._tasks))
+        _copy(session, "tasks (id, version_id, split, index, level, seed, arguments)", rows)
+        return version.id
+
+    def _add_run(self, session: Session, version: uuid.UUID, policy: uuid.UUID, number: int, count: int) -> None:
+        chance, run_id = self._chance, new_id()
+        self.small.append(run_id)
+        started = datetime.now(UTC) - timedelta(days=60 * (1 - number / count), hours=1)
+        groups = [stable_id("group", run_id, "evaluation", None, n) for n in range(self._tasks)]
+        rollouts = [
+            _rollout(chance, run_id, groups[n // GROUP_SIZE], n, started, chance.choice(self._conversations))
+            for n in range(self._rollouts)
+        ]
+        place = ROLLOUT_COLUMNS.replace("\n", " ").replace(" ", "").split(",").index("reward")
+        reward = estimate_mean([row[place] for row in rollouts if row[place] is not None])
+        summary: dict[str, object] = {
+            "reward": reward and asdict(reward),
+            "rollouts": self._rollouts,
+            "completed": self._rollouts,
+        }
+        summary |= {"tokens_in": 500 * self._rollouts, "tokens_out": 55 * self._rollouts, "cost": 0.01, "priced": 1}
+        columns = (
+            "id, kind, name, status, version_id, policy_id, configuration, columns, weights, seed, progress, summary"
+        )
+        run = (
+            *(run_id, "evaluation", f"run {number}", "completed", version, policy, json.dumps(_plan(self._tasks))),
+            *(list(WEIGHTS), list(WEIGHTS.values()), 0, "{}", json.dumps(summary)),
+            *(self._rollouts + 1, 1, started, started + timedelta(minutes=20), started),
+        )
+        _copy(session, f"runs ({columns}, next_seq, attempt, started_at, ended_at, created_at)", [run])
+        rows = ((id, run_id, _task_id(version, n), "evaluation", None, n) for n, id in enumerate(groups))
+        _copy(session, "groups (id, run_id, task_id, phase, training_step, ordinal)", rows)
+        _copy(session, f"rollouts ({ROLLOUT_COLUMNS})", rollouts)
+        evidence = json.dumps({"title": "Repeated text"})
+        flags = (
+            (new_id(), run_id, row[0], "early_exit", str(row[0]), "warning", chance.random(), "Short.", evidence)
+            for row in rollouts
+            if chance.random() < self._flagged
+        )
+        _copy(session, "flags (id, run_id, rollout_id, detector, key, severity, score, sentence, evidence)", flags)
+
+
+def _task_id(version: uuid.UUID, index: int) -> uuid.UUID:
+    return stable_id("task", version, Split.HELDOUT, index, index)
+
+
+def _plan(tasks: int) -> dict[str, Any]:
+    return EvaluationPlan(tasks=tasks, group_size=GROUP_SIZE).model_dump(mode="json")
 
 
 def _conversation(chance: random.Random) -> tuple[str, str, str]:

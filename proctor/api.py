@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         AssignedItems,
         AttackResponse,
         AuditEntry,
+        AuditLimitResponse,
         BeforeAfter,
         BenchmarkResponse,
         BranchResponse,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
         ConnectionTestResponse,
         CorrectedRate,
         CurvesResponse,
+        DeletionPlanResponse,
+        DeletionResponse,
         DeliveryResponse,
         DemonstrationResponse,
         DestinationResponse,
@@ -80,11 +83,13 @@ if TYPE_CHECKING:
         Member,
         MoveResponse,
         NetworkResponse,
+        NewShare,
         NewToken,
         NoticeResponse,
         PairPreviewResponse,
         PlayResponse,
         PolicyResponse,
+        PreferencesResponse,
         PreflightResponse,
         PresetResponse,
         ProjectMemberResponse,
@@ -107,6 +112,7 @@ if TYPE_CHECKING:
         SamplePlan,
         SettingChangeResponse,
         SftPreview,
+        SharedLink,
         SignInSession,
         StartedTraining,
         StudyResponse,
@@ -122,6 +128,7 @@ if TYPE_CHECKING:
         VersionDetail,
         VersionResponse,
         View,
+        WeekResponse,
         WholeRolloutResponse,
         WorkersResponse,
     )
@@ -294,6 +301,56 @@ class CheckpointsOperations(Namespace):
         return self._download(
             f"/checkpoints/{segment(checkpoint)}/weights",
             to,
+        )
+
+
+class DeletionsOperations(Namespace):
+    def create(
+        self, *, environments: Sequence[str] | None = None, runs: Sequence[str] | None = None
+    ) -> Sequence[DeletionResponse]:
+        """Delete environments and runs with what belongs to them. They can be restored for 30 days.
+
+        - `environments`: Names or ids of environments.
+        - `runs`: Ids of runs."""
+        return self._change("DeletionResponse", "POST", "/deletions", environments=environments, runs=runs)
+
+    def list(self, *, limit: int | None = None) -> Iterator[DeletionResponse]:
+        """List what was deleted in the last 30 days, newest first."""
+        return self._list(
+            "DeletionResponse",
+            "/deletions",
+            limit,
+        )
+
+    def preview(
+        self, *, environments: Sequence[str] | None = None, runs: Sequence[str] | None = None, limit: int | None = None
+    ) -> Iterator[DeletionPlanResponse]:
+        """Show what the deletion of environments and runs would take along, and why it is refused.
+
+        - `environments`: Names or ids of environments.
+        - `runs`: Ids of runs."""
+        return self._list("DeletionPlanResponse", "/deletions/preview", limit, environments=environments, runs=runs)
+
+    def purge(self, deletion: str | UUID) -> None:
+        """Remove the rows and files of a deletion now. This cannot be undone.
+
+        - `deletion`: Id of a deletion, or the last characters of it."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/deletions/{segment(deletion)}",
+            "query",
+        )
+
+    def restore(self, deletion: str | UUID) -> DeletionResponse:
+        """Restore a deleted environment, run or policy with everything that was deleted with it.
+
+        - `deletion`: Id of a deletion, or the last characters of it."""
+        return self._call(
+            "DeletionResponse",
+            "POST",
+            f"/deletions/{segment(deletion)}/restore",
+            "query",
         )
 
 
@@ -2091,6 +2148,73 @@ class NotificationsOperations(Namespace):
         - `unread`: Only notices that you have not read."""
         return self._list("NoticeResponse", "/notices", limit, unread=unread)
 
+    def get_preferences(self) -> PreferencesResponse:
+        """Show what you are notified of, in Proctor and by email."""
+        return self._call(
+            "PreferencesResponse",
+            "GET",
+            "/notices/preferences",
+            "query",
+        )
+
+    def set_preferences(
+        self,
+        *,
+        muted: Sequence[
+            Literal[
+                "alarm",
+                "intervention",
+                "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
+                "certificate_expired",
+                "onset",
+                "judging",
+                "rescoring",
+                "assigned",
+                "mentioned",
+                "digest",
+                "test",
+            ]
+        ]
+        | None = None,
+        email: Literal["never", "immediately", "daily", "weekly"] | None = None,
+        email_kinds: Sequence[
+            Literal[
+                "alarm",
+                "intervention",
+                "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
+                "certificate_expired",
+                "onset",
+                "judging",
+                "rescoring",
+                "assigned",
+                "mentioned",
+                "digest",
+                "test",
+            ]
+        ]
+        | None = None,
+    ) -> PreferencesResponse:
+        """Choose which notices you see in Proctor and which you get by email. This replaces all preferences.
+
+        - `muted`: Kinds that are not shown in Proctor. Repeatable. Default: none.
+        - `email`: When notices are sent to your email address, through the mail server.
+        - `email_kinds`: Kinds to send by email. Repeatable. Default: all."""
+        return self._call(
+            "PreferencesResponse",
+            "PUT",
+            "/notices/preferences",
+            "body",
+            muted=muted,
+            email=email,
+            email_kinds=email_kinds,
+        )
+
     def mark_read(self, *, notice: UUID | str | None = None) -> UnreadResponse:
         """Mark a notice, or all notices, as read by you.
 
@@ -2157,12 +2281,16 @@ class NotificationsOperations(Namespace):
                 "alarm",
                 "intervention",
                 "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
                 "certificate_expired",
                 "onset",
                 "judging",
                 "rescoring",
                 "assigned",
                 "mentioned",
+                "digest",
                 "test",
             ]
         ]
@@ -2176,6 +2304,7 @@ class NotificationsOperations(Namespace):
         security: Literal["starttls", "tls", "none"] | None = None,
         user: str | None = None,
         url: str | None = None,
+        format: Literal["json", "slack", "discord"] | None = None,
         forget_secret: bool | None = None,
     ) -> DestinationResponse:
         """Add a webhook or a mail server that notices are sent to.
@@ -2192,6 +2321,7 @@ class NotificationsOperations(Namespace):
         - `security`: How the connection is encrypted.
         - `user`: User name. Default: no authentication.
         - `url`: Address of a webhook.
+        - `format`: `json` for programs, or the message format of `slack` or `discord`. Default: by the address.
         - `forget_secret`: Delete the stored secret."""
         return self._call(
             "DestinationResponse",
@@ -2210,6 +2340,7 @@ class NotificationsOperations(Namespace):
             user=user,
             kind=kind,
             url=url,
+            format=format,
             forget_secret=forget_secret,
         )
 
@@ -2235,12 +2366,16 @@ class NotificationsOperations(Namespace):
                 "alarm",
                 "intervention",
                 "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
                 "certificate_expired",
                 "onset",
                 "judging",
                 "rescoring",
                 "assigned",
                 "mentioned",
+                "digest",
                 "test",
             ]
         ]
@@ -2254,6 +2389,7 @@ class NotificationsOperations(Namespace):
         security: Literal["starttls", "tls", "none"] | None = None,
         user: str | None = None,
         url: str | None = None,
+        format: Literal["json", "slack", "discord"] | None = None,
         forget_secret: bool | None = None,
     ) -> DestinationResponse:
         """Replace the settings of a destination. An empty `secret` keeps the stored one, unless the address changes.
@@ -2271,6 +2407,7 @@ class NotificationsOperations(Namespace):
         - `security`: How the connection is encrypted.
         - `user`: User name. Default: no authentication.
         - `url`: Address of a webhook.
+        - `format`: `json` for programs, or the message format of `slack` or `discord`. Default: by the address.
         - `forget_secret`: Delete the stored secret."""
         return self._call(
             "DestinationResponse",
@@ -2289,6 +2426,7 @@ class NotificationsOperations(Namespace):
             user=user,
             kind=kind,
             url=url,
+            format=format,
             forget_secret=forget_secret,
         )
 
@@ -2324,12 +2462,16 @@ class NotificationsOperations(Namespace):
                 "alarm",
                 "intervention",
                 "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
                 "certificate_expired",
                 "onset",
                 "judging",
                 "rescoring",
                 "assigned",
                 "mentioned",
+                "digest",
                 "test",
             ]
         ]
@@ -2383,18 +2525,23 @@ class NotificationsOperations(Namespace):
                 "alarm",
                 "intervention",
                 "run_failed",
+                "run_finished",
+                "review_waiting",
+                "regression",
                 "certificate_expired",
                 "onset",
                 "judging",
                 "rescoring",
                 "assigned",
                 "mentioned",
+                "digest",
                 "test",
             ]
         ]
         | None = None,
         is_enabled: bool | None = None,
         secret: str | None = None,
+        format: Literal["json", "slack", "discord"] | None = None,
     ) -> DestinationResponse:
         """Post notices to an address. With a secret, each request is signed.
 
@@ -2403,7 +2550,8 @@ class NotificationsOperations(Namespace):
         - `kinds`: Kinds of notices to send. Repeatable. Default: all.
         - `is_enabled`: Whether anything is sent.
         - `secret`: Signing secret of a webhook or password of a mail server. Stored encrypted and never shown.
-          Default when changing a destination: the stored one, unless the address changes."""
+          Default when changing a destination: the stored one, unless the address changes.
+        - `format`: `json` for programs, or the message format of `slack` or `discord`. Default: by the address."""
         return self._call(
             "DestinationResponse",
             "PUT",
@@ -2414,6 +2562,7 @@ class NotificationsOperations(Namespace):
             is_enabled=is_enabled,
             secret=secret,
             url=url,
+            format=format,
         )
 
 
@@ -2424,13 +2573,25 @@ class OverviewOperations(Namespace):
         - `text`: Part of a name, an id, or the last characters of an id."""
         return self._call("", "GET", "/find", "query", text=text)
 
+    def get_week(self) -> WeekResponse:
+        """Get the last seven days: best policies, regressions, trust in rewards, review backlog and spending by project."""
+        return self._call(
+            "WeekResponse",
+            "GET",
+            "/week",
+            "query",
+        )
+
 
 class PoliciesOperations(Namespace):
-    def list(self, *, project: str | None = None, limit: int | None = None) -> Iterator[PolicyResponse]:
+    def list(
+        self, *, project: str | None = None, archived: bool | None = None, limit: int | None = None
+    ) -> Iterator[PolicyResponse]:
         """List policies by name.
 
-        - `project`: Name or id of a project. Default: the one you work in, else all."""
-        return self._list("PolicyResponse", "/policies", limit, project=project)
+        - `project`: Name or id of a project. Default: the one you work in, else all.
+        - `archived`: Include archived policies."""
+        return self._list("PolicyResponse", "/policies", limit, project=project, archived=archived)
 
     def create_policy(
         self,
@@ -2619,7 +2780,7 @@ class PoliciesOperations(Namespace):
         )
 
     def delete_policy(self, policy: str | UUID) -> None:
-        """Delete a policy. Its runs stay, its key is erased, and its name becomes free.
+        """Delete a policy. Its runs stay, its key is erased, and its name becomes free. It can be restored for 30 days.
 
         - `policy`: Name or id of a policy."""
         return self._call(
@@ -2629,11 +2790,33 @@ class PoliciesOperations(Namespace):
             "query",
         )
 
+    def archive_policy(self, policy: str | UUID) -> PolicyResponse:
+        """Archive a policy. It disappears from lists and choices; its runs are kept, and its name still refers to it.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "PolicyResponse",
+            "POST",
+            f"/policies/{segment(policy)}/archive",
+            "query",
+        )
+
     def choose_model(self, policy: str | UUID, *, model: str) -> PolicyResponse:
         """Use another model of the same endpoint.
 
         - `policy`: Name or id of a policy."""
         return self._call("PolicyResponse", "POST", f"/policies/{segment(policy)}/model", "body", model=model)
+
+    def restore_policy(self, policy: str | UUID) -> PolicyResponse:
+        """Take a policy out of the archive.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "PolicyResponse",
+            "POST",
+            f"/policies/{segment(policy)}/restore",
+            "query",
+        )
 
     def test_connection(self, policy: str | UUID) -> ConnectionTestResponse:
         """Check that the endpoint is reachable, accepts the key and serves the model, with a few tiny requests.
@@ -3107,7 +3290,7 @@ class ReviewOperations(Namespace):
         environment: str | None = None,
         run: str | None = None,
         project: str | None = None,
-        order: Literal["suspicion", "newest", "interval"] | None = None,
+        order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         item: str | None = None,
         count: int | None = None,
     ) -> AssignedItems:
@@ -3122,7 +3305,8 @@ class ReviewOperations(Namespace):
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
         - `project`: Name or id of a project. Default: the one you work in, else all.
-        - `order`: Order of the queue.
+        - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
+          `interval` lists the audit sample.
         - `item`: An item. Default: the first unassigned items of the queue.
         - `count`: Number of unassigned items to take."""
         return self._call(
@@ -3142,6 +3326,12 @@ class ReviewOperations(Namespace):
             count=count,
         )
 
+    def set_audit_limit(self, *, audits_per_day: int) -> AuditLimitResponse:
+        """Set how many rollouts the audit sample takes per day for the team. A lower limit applies at the next sampling.
+
+        - `audits_per_day`: Number of rollouts in the audit sample per day, of all runs."""
+        return self._call("AuditLimitResponse", "PUT", "/review/audits", "body", audits_per_day=audits_per_day)
+
     def list_items(
         self,
         *,
@@ -3151,7 +3341,7 @@ class ReviewOperations(Namespace):
         environment: str | None = None,
         run: str | None = None,
         project: str | None = None,
-        order: Literal["suspicion", "newest", "interval"] | None = None,
+        order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         limit: int | None = None,
     ) -> Iterator[ReviewItemResponse]:
         """List the review queue in its order.
@@ -3162,7 +3352,8 @@ class ReviewOperations(Namespace):
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
         - `project`: Name or id of a project. Default: the one you work in, else all.
-        - `order`: Order of the queue."""
+        - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
+          `interval` lists the audit sample."""
         return self._list(
             "ReviewItemResponse",
             "/review/items",
@@ -3186,7 +3377,7 @@ class ReviewOperations(Namespace):
         environment: str | None = None,
         run: str | None = None,
         project: str | None = None,
-        order: Literal["suspicion", "newest", "interval"] | None = None,
+        order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
         """Show an item with its conversation. Flags and verdicts are hidden until you have reviewed it.
@@ -3198,7 +3389,8 @@ class ReviewOperations(Namespace):
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
         - `project`: Name or id of a project. Default: the one you work in, else all.
-        - `order`: Order of the queue.
+        - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
+          `interval` lists the audit sample.
         - `evidence`: Include flags and other verdicts. The review is not blind."""
         return self._call(
             "ReviewItemDetail",
@@ -3313,7 +3505,7 @@ class ReviewOperations(Namespace):
         environment: str | None = None,
         run: str | None = None,
         project: str | None = None,
-        order: Literal["suspicion", "newest", "interval"] | None = None,
+        order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
         evidence: bool | None = None,
     ) -> ReviewItemDetail:
         """Show the next item to review with its conversation.
@@ -3324,7 +3516,8 @@ class ReviewOperations(Namespace):
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
         - `project`: Name or id of a project. Default: the one you work in, else all.
-        - `order`: Order of the queue.
+        - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
+          `interval` lists the audit sample.
         - `evidence`: Include flags and other verdicts. The review is not blind."""
         return self._call(
             "ReviewItemDetail",
@@ -3350,7 +3543,7 @@ class ReviewOperations(Namespace):
         environment: str | None = None,
         run: str | None = None,
         project: str | None = None,
-        order: Literal["suspicion", "newest", "interval"] | None = None,
+        order: Literal["harm", "suspicion", "newest", "interval"] | None = None,
     ) -> ReviewStats:
         """Count what waits, what is assigned to you and what you reviewed today, and measure agreement.
 
@@ -3360,7 +3553,8 @@ class ReviewOperations(Namespace):
         - `environment`: Items of this environment only.
         - `run`: Items of this run only: its id, the end of it, or `last`.
         - `project`: Name or id of a project. Default: the one you work in, else all.
-        - `order`: Order of the queue."""
+        - `order`: Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind.
+          `interval` lists the audit sample."""
         return self._call(
             "ReviewStats",
             "GET",
@@ -3811,6 +4005,7 @@ class RunsOperations(Namespace):
         text: str | None = None,
         tag: str | None = None,
         project: str | None = None,
+        archived: bool | None = None,
         where: str | None = None,
         sort: str | None = None,
         limit: int | None = None,
@@ -3823,6 +4018,7 @@ class RunsOperations(Namespace):
         - `text`: Part of the run's name.
         - `tag`: A tag of the run.
         - `project`: Name or id of a project. Default: all that you see.
+        - `archived`: Only archived runs. Default: without archived runs.
         - `where`: A filter: `status = failed and tag = paper and reward > 0.5`. It is added to the parameters
           above.
         - `sort`: A field such as `name`, `reward`, `duration` or `metric.entropy`. Descending: `-reward`."""
@@ -3838,9 +4034,17 @@ class RunsOperations(Namespace):
             text=text,
             tag=tag,
             project=project,
+            archived=archived,
             where=where,
             sort=sort,
         )
+
+    def archive(self, *, runs: Sequence[UUID | str], archived: bool | None = None) -> Sequence[RunResponse]:
+        """Archive runs, or take them out of the archive. Lists omit archived runs; they can be read and used as before.
+
+        - `runs`: Ids of runs.
+        - `archived`: Whether they are archived from now on."""
+        return self._change("RunResponse", "POST", "/runs/archive", runs=runs, archived=archived)
 
     def tag(
         self,
@@ -3936,6 +4140,17 @@ class RunsOperations(Namespace):
         - `name`: Metrics, such as `reward`. Default: all."""
         return self._call("", "GET", f"/runs/{segment(run)}/points", "query", low=low, high=high, name=name)
 
+    def get_report(
+        self, run: str | UUID, *, against: Sequence[str] | None = None, to: Path | str | None = None
+    ) -> Path:
+        """Download a report of a run, or of a comparison with other runs, as one HTML file that opens offline.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `against`: Runs with which to compare this one; the first is the baseline. Default: the report is of this
+          run alone.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(f"/runs/{segment(run)}/report", to, against=against)
+
     def resume(self, run: str | UUID) -> RunResponse:
         """Queue a stopped, paused or failed run again. It continues where it stopped.
 
@@ -3975,6 +4190,48 @@ class SessionsOperations(Namespace):
             "RevokedSession",
             "DELETE",
             f"/sessions/{segment(session_id)}",
+            "query",
+        )
+
+
+class SharesOperations(Namespace):
+    def list(self, *, active: bool | None = None, limit: int | None = None) -> Iterator[SharedLink]:
+        """List the read-only links to items that you see, newest first.
+
+        - `active`: Only links that work. Default: also expired and revoked ones."""
+        return self._list("SharedLink", "/shares", limit, active=active)
+
+    def create(
+        self,
+        *,
+        kind: Literal["run", "comparison", "environment", "leaderboard", "safeguards"],
+        item: Sequence[str],
+        version: int | None = None,
+        exam: str | None = None,
+        days: int | None = None,
+    ) -> NewShare:
+        """Create a read-only link to a run, comparison, environment, leaderboard or safeguards report.
+
+        Anyone with the link can read that item, without signing in, until it expires or you revoke it.
+
+        - `kind`: Kind of item.
+        - `item`: Id of a run, the name of an environment, or for a comparison two to eight runs as RUN, RUN@STEP or
+          RUN@best.
+        - `version`: Environments and leaderboards only: number of the version. Default: the newest.
+        - `exam`: Leaderboards only: key of an evaluation setup. Default: the most common one.
+        - `days`: Lifetime in days."""
+        return self._call(
+            "NewShare", "POST", "/shares", "body", kind=kind, item=item, version=version, exam=exam, days=days
+        )
+
+    def revoke(self, share: str | UUID) -> SharedLink:
+        """Revoke a link, so that it stops working at once.
+
+        - `share`: Id of a shared link."""
+        return self._call(
+            "SharedLink",
+            "DELETE",
+            f"/shares/{segment(share)}",
             "query",
         )
 
@@ -4613,6 +4870,7 @@ class Operations:
     def __init__(self, client: Client) -> None:
         self.audit = AuditOperations(client)
         self.checkpoints = CheckpointsOperations(client)
+        self.deletions = DeletionsOperations(client)
         self.detectors = DetectorsOperations(client)
         self.environments = EnvironmentsOperations(client)
         self.examples = ExamplesOperations(client)
@@ -4632,6 +4890,7 @@ class Operations:
         self.rollouts = RolloutsOperations(client)
         self.runs = RunsOperations(client)
         self.sessions = SessionsOperations(client)
+        self.shares = SharesOperations(client)
         self.studies = StudiesOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)

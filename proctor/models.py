@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID
@@ -238,6 +239,10 @@ class AssignedItems(Model):
     items: list[UUID]
 
 
+class AuditLimitResponse(Model):
+    audits_per_day: int
+
+
 class ClusterReviewed(Model):
     count: int
 
@@ -258,6 +263,14 @@ class ReviewStats(Model):
     by_environment: dict[str, int]
     waiting: int
     """Items without a verdict."""
+    flagged: int
+    """Items without a verdict in the order `harm`: flagged, and not in the audit sample."""
+    audits: int
+    """Items of the audit sample without a verdict."""
+    audits_today: int
+    """Rollouts in today's audit sample, reviewed or not."""
+    audits_per_day: int
+    """Limit of the audit sample per day."""
     mine: int
     """Items assigned to you."""
     today: int
@@ -385,6 +398,42 @@ class CurrentWorkResponse(Model):
 class Gpu(Model):
     name: str = "?"
     memory_mb: int = 0
+
+
+class Usage(Model):
+    """What runs and graders used in a period."""
+
+    runs: int = 0
+    tokens: int = 0
+    """Read and written, by policies and graders."""
+    cost: float | None = None
+    """US dollars at the prices of policies; null if nothing had a price."""
+    gpu_hours: float = 0.0
+    cpu_hours: float = 0.0
+    """Hours of runs that used no GPU, times the CPU threads of a training run."""
+
+
+class ReviewDay(Model):
+    day: date
+    """UTC."""
+    new: int
+    verdicts: int
+
+
+class CheckStatus(StrEnum):
+    passed = "passed"
+    warned = "warned"
+    failed = "failed"
+    skipped = "skipped"
+
+
+class Estimate(Model):
+    """A mean with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
 
 
 class Listing(StrEnum):
@@ -517,6 +566,14 @@ class ReviewerActivity(Model):
     judged: int
     by_day: list[int]
     """The last 14 days, oldest first."""
+
+
+class ShareKind(StrEnum):
+    run = "run"
+    comparison = "comparison"
+    environment = "environment"
+    leaderboard = "leaderboard"
+    safeguards = "safeguards"
 
 
 class SignInSession(Model):
@@ -655,6 +712,16 @@ class RunKind(StrEnum):
     play = "play"
     rescore = "rescore"
     replay = "replay"
+
+
+class CertificateTold(Model):
+    """The newest one of the version, whatever it was when the run began."""
+
+    status: CheckStatus
+    passed: int
+    total: int
+    failed: list[str]
+    issued_at: AwareDatetime
 
 
 class DetectorTold(Model):
@@ -829,13 +896,6 @@ class AlarmAnswer(StrEnum):
     dismiss = "dismiss"
 
 
-class CheckStatus(StrEnum):
-    passed = "passed"
-    warned = "warned"
-    failed = "failed"
-    skipped = "skipped"
-
-
 class Coverage(Model):
     """Number of planned rollouts that have a reward: part of every average."""
 
@@ -894,15 +954,6 @@ class RewardScale(Model):
 
     floor: float
     gold: float
-
-
-class Estimate(Model):
-    """A mean with its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-    count: int
 
 
 class SuccessResponse(Model):
@@ -1202,12 +1253,16 @@ class NoticeKind(StrEnum):
     alarm = "alarm"
     intervention = "intervention"
     run_failed = "run_failed"
+    run_finished = "run_finished"
+    review_waiting = "review_waiting"
+    regression = "regression"
     certificate_expired = "certificate_expired"
     onset = "onset"
     judging = "judging"
     rescoring = "rescoring"
     assigned = "assigned"
     mentioned = "mentioned"
+    digest = "digest"
     test = "test"
 
 
@@ -1215,6 +1270,17 @@ class DeliveryStatus(StrEnum):
     waiting = "waiting"
     delivered = "delivered"
     failed = "failed"
+
+
+class EmailFrequency(StrEnum):
+    """
+    When a member gets notices by email.
+    """
+
+    never = "never"
+    immediately = "immediately"
+    daily = "daily"
+    weekly = "weekly"
 
 
 class SetupCount(Model):
@@ -1708,6 +1774,28 @@ class LabeledSplit(StrEnum):
     test = "test"
 
 
+class DeletedKind(StrEnum):
+    run = "run"
+    environment = "environment"
+    policy = "policy"
+
+
+class DeletionPlanResponse(Model):
+    """Everything that the deletion of one item would take along, and reasons to refuse it."""
+
+    kind: DeletedKind
+    item_id: UUID
+    name: str
+    contents: dict[str, int]
+    """Numbers of rows that are deleted with it, by kind."""
+    kept: int
+    """Number of other runs that use it or its checkpoints. They are kept."""
+    summary: str
+    """The contents as text."""
+    refusals: list[str]
+    """Reasons why it cannot be deleted now."""
+
+
 class XAxis(StrEnum):
     """
     Quantity by which points are placed.
@@ -2056,8 +2144,31 @@ class RunDetailResponse(Job):
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     ended_at: AwareDatetime | None
+    archived_at: AwareDatetime | None
+    """When it was archived. Lists omit archived runs."""
     configuration: dict[str, Any]
     content_hash: str
+
+
+class DeletionResponse(Model):
+    """A deletion that can be undone."""
+
+    id: UUID
+    kind: DeletedKind
+    item_id: UUID
+    """Id of the deleted item, which it has again once it is restored."""
+    name: str
+    contents: dict[str, int]
+    """Numbers of rows that were deleted with it, by kind."""
+    summary: str
+    """The contents as text."""
+    deleted_by: str | None
+    """Name of the person. Null: they left."""
+    deleted_at: AwareDatetime
+    purge_at: AwareDatetime
+    """When its rows and files are removed."""
+    is_purging: bool
+    """Whether they are being removed, so that it cannot be restored."""
 
 
 class LearnedDetectorResponse(Job):
@@ -2289,6 +2400,15 @@ class Member(Model):
     disabled_at: AwareDatetime | None
 
 
+class PreferencesResponse(Model):
+    muted: list[NoticeKind]
+    email: EmailFrequency
+    email_kinds: list[NoticeKind]
+    """Empty: all."""
+    has_mail_server: bool
+    """Whether an administrator added an email destination, through which messages are sent."""
+
+
 class NoticeResponse(Model):
     id: UUID
     kind: NoticeKind
@@ -2375,6 +2495,8 @@ class PolicyResponse(Model):
     configuration: dict[str, Any]
     has_secret: bool
     created_at: AwareDatetime
+    archived_at: AwareDatetime | None
+    """When it was archived. Lists and choices omit archived policies."""
 
 
 class ConnectionTestResponse(Job):
@@ -2637,6 +2759,50 @@ class RunResponse(Job):
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     ended_at: AwareDatetime | None
+    archived_at: AwareDatetime | None
+    """When it was archived. Lists omit archived runs."""
+
+
+class NewShare(Model):
+    id: UUID
+    kind: ShareKind
+    name: str
+    """The item's name when the link was created."""
+    url: str
+    """Page of the item for members."""
+    creator: str
+    """Name of the member who created the link."""
+    state: str
+    """active, expired or revoked."""
+    created_at: AwareDatetime
+    expires_at: AwareDatetime
+    revoked_at: AwareDatetime | None
+    used_at: AwareDatetime | None
+    """Last use, to the minute; null if it was never opened."""
+    views: int
+    """Number of times that it was opened."""
+    link: str
+    """The link with its secret. It is shown once."""
+
+
+class SharedLink(Model):
+    id: UUID
+    kind: ShareKind
+    name: str
+    """The item's name when the link was created."""
+    url: str
+    """Page of the item for members."""
+    creator: str
+    """Name of the member who created the link."""
+    state: str
+    """active, expired or revoked."""
+    created_at: AwareDatetime
+    expires_at: AwareDatetime
+    revoked_at: AwareDatetime | None
+    used_at: AwareDatetime | None
+    """Last use, to the minute; null if it was never opened."""
+    views: int
+    """Number of times that it was opened."""
 
 
 class TeamReview(Model):
@@ -2769,6 +2935,86 @@ class Capabilities(Model):
     """Advice for administrators about the isolation."""
 
 
+class EnvironmentResult(Model):
+    """The best policy of an environment's latest evaluated version."""
+
+    environment: str
+    version: int
+    setup: str
+    policy: str | None
+    """Null if only scripted policies were evaluated."""
+    run_id: UUID | None
+    reward: Estimate | None
+    ranked: int
+    """Number of ranked policies."""
+    baseline: str | None
+    """The best scripted baseline with the same setup."""
+    baseline_run_id: UUID | None
+    baseline_reward: Estimate | None
+    gain: Estimate | None = None
+    """Difference to the baseline, paired by task; null without a baseline or a task that both completed."""
+
+
+class Regression(Model):
+    """An evaluation of this week that is worse than the one before on the same tasks: the interval excludes 0."""
+
+    environment: str
+    policy: str
+    cause: str
+    """What changed: `environment version`, `checkpoint`, or `nothing known`."""
+    before: str
+    """The version or checkpoint before, and after; empty if none changed."""
+    after: str
+    before_run_id: UUID
+    run_id: UUID
+    difference: Estimate
+    at: AwareDatetime
+
+
+class RewardTrust(Model):
+    """How far the reward of an environment can be trusted."""
+
+    environment: str
+    version: int
+    certificate: CheckStatus | None
+    """State of the version's latest certificate. Null: its checks were not run."""
+    rollouts: int
+    """Completed rollouts of the week's runs that detectors scan."""
+    flagged: int
+    flag_rate: float | None
+    flag_low: float
+    flag_high: float
+    """95% interval."""
+    audited: int
+    """Rollouts of the random audit sample with a verdict."""
+    audited_share: float | None
+    hack_rate: float | None
+    """Share of hacks by verdicts; null until someone reviewed an unflagged rollout of the sample."""
+    hack_low: float | None
+    hack_high: float | None
+    """95% interval."""
+
+
+class ReviewBacklog(Model):
+    open: int
+    new: int
+    """Open or reviewed items of rollouts and flags that were stored this week."""
+    verdicts: int
+    """Given this week, those on whole clusters excluded."""
+    median_age_seconds: float | None
+    """Of open items."""
+    days: list[ReviewDay]
+
+
+class ProjectUsage(Model):
+    """Usage of a project in a period and in the period before."""
+
+    project_id: UUID
+    project: str
+    now: Usage
+    before: Usage
+
+
 class EffortSettings(Model):
     """What both sides play, and how their replies are cut."""
 
@@ -2864,16 +3110,6 @@ class SettingChangeResponse(Model):
     asked_by: UUID | None
     """Null: the run changed it because of an alarm."""
     created_at: AwareDatetime
-
-
-class CertificateTold(Model):
-    """The newest one of the version, whatever it was when the run began."""
-
-    status: CheckStatus
-    passed: int
-    total: int
-    failed: list[str]
-    issued_at: AwareDatetime
 
 
 class Intervened(Model):
@@ -3604,6 +3840,23 @@ class StudyResponse(Job):
     """Onset: the last honest checkpoint."""
     created_at: AwareDatetime
     ended_at: AwareDatetime | None
+
+
+class WeekResponse(Model):
+    """The last seven days of the chosen project, or of all projects that you see."""
+
+    since: AwareDatetime
+    until: AwareDatetime
+    environments: list[EnvironmentResult]
+    environment_count: int
+    """Environments with an evaluation that ended this week. The latest 12 are listed."""
+    regressions: list[Regression]
+    compared: int
+    """Evaluations of this week with an earlier one of the same policy, setup and weights."""
+    trust: list[RewardTrust]
+    review: ReviewBacklog
+    spending: list[ProjectUsage]
+    """By project, the largest number of tokens first."""
 
 
 class WorkerResponse(Model):

@@ -93,7 +93,7 @@ def redis_url(server_folder: Path) -> Iterator[str]:
     sockets = server_folder / "run"
     sockets.mkdir(exist_ok=True)
     valkey = Valkey(server_folder / "valkey", sockets, server_folder / "valkey.log")
-    valkey.launch()
+    valkey.start()
     yield valkey.url
     valkey.stop()
 

@@ -2,8 +2,10 @@
 
 import time
 from collections import Counter
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -303,6 +305,13 @@ def try_draft(
         list[str] | None, typer.Option(help="Reply to send instead of prompting for one. Repeat for several.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a draft that has changed in the meantime.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Push the folder and try it again after each change, until Ctrl-C. Default of --script: `gold`.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Try a draft: reset it, act, and see the reward columns. No rollout is stored. Exits with 1 if it breaks."""
@@ -310,14 +319,32 @@ def try_draft(
     from backend.cli.play import try_episode
     from backend.domain.environments.packages import MANIFEST_PATH
 
+    folder = Path(environment)
+    if watch and as_json:
+        fail("--watch and --json exclude each other")
+    if watch and not (folder / MANIFEST_PATH).is_file():
+        fail(f"--watch needs the folder of a package; {folder} has no {MANIFEST_PATH}")
+    script = script or ("gold" if watch and not reply else "")
     client = connect()
-    if (Path(environment) / MANIFEST_PATH).is_file():
-        draft = working_copy.push_draft(client, Path(environment), force=force)
-        if problems := draft["validation"]["problems"]:
-            first = problems[0]
-            fail(f"{first['path']}:{first['line']}: {first['key']} {first['message']}", BAD_RESULT)
-        environment = str(draft["environment"])
-    try_episode(client, environment, request, script=script, replies=reply or [], as_json=as_json)
+
+    def attempt() -> NoReturn:
+        name = environment
+        if (folder / MANIFEST_PATH).is_file():
+            draft = working_copy.push_draft(client, folder, force=force)
+            if problems := draft["validation"]["problems"]:
+                first = problems[0]
+                fail(f"{first['path']}:{first['line']}: {first['key']} {first['message']}", BAD_RESULT)
+            name = str(draft["environment"])
+        try_episode(client, name, request, script=script, replies=reply or [], as_json=as_json)
+
+    if not watch:
+        attempt()
+    for _ in working_copy.changes(folder):
+        with suppress(typer.Exit):  # what is wrong was printed; the next change may mend it
+            attempt()
+        say(f"{datetime.now():%H:%M:%S}: waiting for changes in {folder}; Ctrl-C ends", "dim")
+    if not (folder / MANIFEST_PATH).is_file():
+        fail(f"{folder} has no {MANIFEST_PATH} anymore")
 
 
 @app.command("score-draft")

@@ -1,6 +1,7 @@
 """Play an episode in the terminal: on a version (`proctor env play`), or on a draft (`proctor env try`)."""
 
 import time
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -74,8 +75,8 @@ def _print_prompt(output: Console, view: JsonObject) -> bool:
 
 def try_episode(
     client: Client, environment: str, task: Json, *, script: str, replies: list[str], as_json: bool
-) -> None:
-    """Reset the draft, then let a script play to the end, send the given replies, or prompt for replies."""
+) -> NoReturn:
+    """Reset the draft, then let a script play, send the given replies, or prompt for some. Ends the command."""
     address = f"/environments/{environment}/try"
 
     def request(path: str, body: object) -> JsonObject:

@@ -82,3 +82,55 @@ def show_workers(found: Json) -> None:
     for ability in found["abilities"]:
         mark = "✗" if ability["refusal"] else "✓"
         say(f"{mark} {ability['name']}: {ability['refusal'] or ', '.join(ability['by'])}")
+
+
+@renders("overview.get_week")
+def show_week(week: Json) -> None:
+    """Print the figures of the overview page, each as a short table."""
+    say(f"{week['since'][:10]} to {week['until'][:10]}")
+    results = [
+        (
+            f"{each['environment']} v{each['version']}",
+            each["policy"],
+            _interval(each["reward"]),
+            _interval(each["gain"], "+.3f"),
+            each["baseline"],
+        )
+        for each in week["environments"]
+    ]
+    head = ("environment", "best policy", "reward", "gain", "over")
+    write_table(head, results, empty="No evaluation ended this week.")
+    worse = [
+        (each["policy"], each["environment"], _interval(each["difference"], "+.3f"), each["cause"], each["run_id"])
+        for each in week["regressions"]
+    ]
+    write_table(("regression", "environment", "difference", "changed", "run"), worse, empty="No regressions.")
+    trust = [
+        (
+            f"{each['environment']} v{each['version']}",
+            each["certificate"] or "not checked",
+            _share(each["flag_rate"]),
+            _share(each["audited_share"]),
+            f"{_share(each['hack_low'])} to {_share(each['hack_high'])}" if each["hack_rate"] is not None else None,
+        )
+        for each in week["trust"]
+    ]
+    if trust:
+        write_table(("environment", "certificate", "flagged", "audited", "hacks by verdicts"), trust, empty="")
+    review = week["review"]
+    say(f"Review: {review['open']} open, {review['new']} new, {review['verdicts']} verdicts")
+    spending = [
+        (each["project"], period, now["tokens"], now["cost"], round(now["gpu_hours"], 1), round(now["cpu_hours"], 1))
+        for each in week["spending"]
+        for period, now in (("this week", each["now"]), ("week before", each["before"]))
+    ]
+    periods = ("project", "period", "tokens", "usd", "gpu hours", "cpu hours")
+    write_table(periods, spending, empty="Nothing was spent.")
+
+
+def _interval(estimate: Json | None, form: str = ".3f") -> str | None:
+    return f"{estimate['mean']:{form}} [{estimate['low']:{form}}, {estimate['high']:{form}}]" if estimate else None
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1%}"

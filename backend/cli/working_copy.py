@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from difflib import unified_diff
 from pathlib import Path
 
+import watchfiles
+
 from backend.cli.output import BAD_RESULT, fail
 from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import (
@@ -69,6 +71,26 @@ def read_folder(folder: Path) -> dict[str, str]:
 def is_ignored(inside: Path) -> bool:
     """Return whether a path in a folder belongs to tools and not to the package."""
     return any(part in _IGNORED or Path(part).suffix in _IGNORED_SUFFIXES for part in inside.parts)
+
+
+def changes(folder: Path) -> Iterator[None]:
+    """Yield at once, and after each change of the package's files; until Ctrl-C, or until it has no manifest."""
+    root = folder.resolve()
+    batches = watchfiles.watch(
+        root,
+        watch_filter=lambda _, path: not is_ignored(Path(path).relative_to(root)),
+        debounce=500,
+        rust_timeout=500,
+        yield_on_timeout=True,
+        raise_interrupt=False,
+    )
+    next(batches)  # from here on, no change is lost
+    yield
+    for changed in batches:
+        if changed and not (root / MANIFEST_PATH).is_file():
+            return
+        if changed:
+            yield
 
 
 def write_folder(folder: Path, files: dict[str, str], *, force: bool = False) -> None:

@@ -34,6 +34,8 @@ class Environment(Labelled, Base):
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     archived_at: Mapped[datetime | None]
+    deletion_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("deletions.id", ondelete="RESTRICT"))
+    """Deleted: nothing finds it or what belongs to it (`core.row_access`)."""
 
 
 class EnvironmentDraft(Base):

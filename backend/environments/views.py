@@ -35,7 +35,9 @@ def view_renderer(session: Session, version_id: uuid.UUID) -> ViewRenderer:
     return ViewRenderer(specs, is_lenient=declaring != version_id)
 
 
-def with_rollout_views(session: Session, rollout: Rollout, entries: Sequence[Entry]) -> list[Entry]:
-    """Add the views of the rollout's version to its conversation."""
+def with_rollout_views(
+    session: Session, rollout: Rollout, entries: Sequence[Entry], *, is_end_shown: bool = True
+) -> list[Entry]:
+    """Add the views of the rollout's version to its conversation, or to a part without its end."""
     renderer = view_renderer(session, rollout.group.task.version_id)
-    return with_views(entries, renderer, rollout.opening, rollout.steps)
+    return with_views(entries, renderer, rollout.opening, rollout.steps, is_end_shown=is_end_shown)

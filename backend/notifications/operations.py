@@ -1,6 +1,7 @@
 """Read notices, choose where they are sent, and see how each delivery went. Changes are audited."""
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import case, delete, func, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from backend.core import sealing
@@ -21,10 +22,12 @@ from backend.notifications.schemas import (
     ListNotices,
     MarkRead,
     NoticeResponse,
+    PreferencesRequest,
+    PreferencesResponse,
     UnreadResponse,
     WebhookRequest,
 )
-from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
+from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination, NoticePreference
 from backend.operations.declaration import operation, reference
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -64,7 +67,7 @@ def mark_read(session: Session, actor: Actor, request: MarkRead) -> UnreadRespon
     """Mark a notice, or all notices, as read by you."""
     notice = queries.get_notice(session, str(request.notice)) if request.notice else None
     queries.mark_read(session, actor.person_id, notice)
-    unread = select(func.count(Notice.id)).where(Notice.kind != NoticeKind.TEST, queries.is_unread(actor.person_id))
+    unread = select(func.count(Notice.id)).where(queries.is_unread(actor.person_id))
     return UnreadResponse(unread=session.scalar(unread) or 0)
 
 
@@ -73,6 +76,33 @@ def read_notice(session: Session, actor: Actor, notice: Notice) -> NoticeRespons
     """Mark a notice as read by you and return it."""
     queries.mark_read(session, actor.person_id, notice)
     return NoticeResponse.from_row(notice, url=absolute_url(notice.path), is_read=True)
+
+
+@operation("GET /notices/preferences", role=Role.VIEWER, command="notifications preferences")
+def get_preferences(session: Session, actor: Actor) -> PreferencesResponse:
+    """Show what you are notified of, in Proctor and by email."""
+    preference = queries.preference_of(session, actor.person_id)
+    return PreferencesResponse.from_row(preference, has_mail_server=queries.find_mail_server(session) is not None)
+
+
+@operation(
+    "PUT /notices/preferences",
+    role=Role.VIEWER,
+    command="notifications prefer",
+    page="/notices",
+    notice="Your preferences are stored.",
+    audited=False,
+)
+def set_preferences(session: Session, actor: Actor, request: PreferencesRequest) -> PreferencesResponse:
+    """Choose which notices you see in Proctor and which you get by email. This replaces all preferences."""
+    values = {"muted": [*map(str, request.muted)], "email": request.email}
+    values["email_kinds"] = [*map(str, request.email_kinds)]
+    statement = insert(NoticePreference).values(person_id=actor.person_id, **values)
+    # a digest sums up what comes after it was chosen
+    begins = case((NoticePreference.email == request.email, NoticePreference.digest_at), else_=func.now())
+    session.execute(statement.on_conflict_do_update(index_elements=["person_id"], set_=values | {"digest_at": begins}))
+    session.expire_all()
+    return get_preferences(session, actor)
 
 
 @operation("GET /notifications/destinations", role=Role.ADMIN, command="notifications destinations")

@@ -8,7 +8,15 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
 
 from backend.core.events import NOTICES
-from backend.domain.notifications.notices import KIND_DESCRIPTIONS, DestinationKind, Security, examples_of
+from backend.domain.notifications.chat import WebhookFormat
+from backend.domain.notifications.notices import (
+    KIND_DESCRIPTIONS,
+    PERSONAL_KINDS,
+    DestinationKind,
+    EmailFrequency,
+    Security,
+    examples_of,
+)
 from backend.notifications import queries
 from backend.notifications.schemas import SETTINGS_PATH
 from backend.notifications.tables import NoticeDestination
@@ -24,6 +32,20 @@ SECURITY_LABELS = [
     (str(Security.STARTTLS), "STARTTLS, usually port 587"),
     (str(Security.TLS), "TLS from the start, usually port 465"),
     (str(Security.NONE), "None: unencrypted, without authentication"),
+]
+
+
+FORMAT_LABELS = [
+    ("", "By the address: Slack and Discord are recognized"),
+    (str(WebhookFormat.JSON), "JSON with all fields, for programs"),
+    (str(WebhookFormat.SLACK), "Slack"),
+    (str(WebhookFormat.DISCORD), "Discord"),
+]
+FREQUENCY_LABELS = [
+    (str(EmailFrequency.NEVER), "Never"),
+    (str(EmailFrequency.IMMEDIATELY), "Immediately"),
+    (str(EmailFrequency.DAILY), "Daily: unread notices in one message"),
+    (str(EmailFrequency.WEEKLY), "Weekly: unread notices in one message"),
 ]
 
 
@@ -52,6 +74,10 @@ def show_notices(
         "unread_only": unread,
         "unread": actor.unread,
         "next_url": next_url,
+        "preference": queries.preference_of(session, actor.person_id),
+        "kinds": PERSONAL_KINDS,
+        "frequencies": FREQUENCY_LABELS,
+        "has_mail_server": queries.find_mail_server(session) is not None,
     }
     return page(request, "notifications/notices.html", context)
 
@@ -91,5 +117,6 @@ def show_destination_form(
         "configuration": destination.configuration if destination else {},
         "kinds": [(each, text, str(each) in selected) for each, text in KIND_DESCRIPTIONS.items()],
         "securities": SECURITY_LABELS,
+        "formats": FORMAT_LABELS,
     }
     return page(request, "notifications/destination.html", context)

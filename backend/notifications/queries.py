@@ -6,13 +6,17 @@ from sqlalchemy import ColumnElement, exists, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, joinedload
 
-from backend.domain.notifications.notices import NoticeKind
+from backend.domain.notifications.notices import HIDDEN_KINDS, DestinationKind, EmailFrequency
 from backend.errors import NotFound
-from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination, NoticeRead
+from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination, NoticePreference, NoticeRead
 from backend.operations.ids import parse_id
 from backend.web.paging import LIMIT, Key, Slice, slice_of
 
-_WITH_NOTICE_AND_DESTINATION = (joinedload(NoticeDelivery.notice), joinedload(NoticeDelivery.destination))
+_WITH_NOTICE_AND_DESTINATION = (
+    joinedload(NoticeDelivery.notice),
+    joinedload(NoticeDelivery.destination),
+    joinedload(NoticeDelivery.person),
+)
 
 
 def is_unread(person_id: uuid.UUID) -> ColumnElement[bool]:
@@ -25,9 +29,7 @@ def list_notices(
     session: Session, person_id: uuid.UUID, *, unread: bool = False, after: str | None = None, limit: int = LIMIT
 ) -> Slice[tuple[Notice, bool]]:
     """List notices, newest first, and whether the member has read them."""
-    statement = (
-        select(Notice).options(joinedload(Notice.run)).where(Notice.kind != NoticeKind.TEST, Notice.is_for(person_id))
-    )
+    statement = select(Notice).options(joinedload(Notice.run)).where(Notice.is_for(person_id))
     if unread:
         statement = statement.where(is_unread(person_id))
     newest_first = (Key(Notice.created_at), Key(Notice.id))
@@ -41,7 +43,7 @@ def list_notices(
 def get_notice(session: Session, text: str) -> Notice:
     notice_id = parse_id(text)
     notice = session.get(Notice, notice_id) if notice_id else None
-    if notice is None or notice.kind is NoticeKind.TEST:
+    if notice is None or notice.kind in HIDDEN_KINDS:
         raise NotFound("There is no such notice.")
     return notice
 
@@ -54,6 +56,20 @@ def mark_read(session: Session, person_id: uuid.UUID, notice: Notice | None = No
     if notice:
         unread = unread.where(Notice.id == notice.id)
     session.execute(insert(NoticeRead).from_select(["person_id", "notice_id"], unread).on_conflict_do_nothing())
+
+
+def preference_of(session: Session, person_id: uuid.UUID) -> NoticePreference:
+    """The member's choice, or the default, which is not stored."""
+    default = {"muted": [], "email": EmailFrequency.NEVER, "email_kinds": []}
+    return session.get(NoticePreference, person_id) or NoticePreference(person_id=person_id, **default)
+
+
+def find_mail_server(session: Session) -> NoticeDestination | None:
+    """The email destination whose server sends messages to single members: the oldest that is on."""
+    statement = select(NoticeDestination).where(
+        NoticeDestination.kind == DestinationKind.EMAIL, NoticeDestination.is_enabled
+    )
+    return session.scalar(statement.order_by(NoticeDestination.created_at, NoticeDestination.id).limit(1))
 
 
 def find_destination(session: Session, text: str) -> NoticeDestination | None:

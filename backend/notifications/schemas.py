@@ -12,10 +12,13 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints
 
+from backend.domain.notifications.chat import WebhookFormat
 from backend.domain.notifications.notices import (
     KIND_DESCRIPTIONS,
+    PERSONAL_KINDS,
     DeliveryStatus,
     DestinationKind,
+    EmailFrequency,
     NoticeKind,
     Security,
 )
@@ -27,6 +30,7 @@ MAX_RECIPIENTS = 20
 SETTINGS_PATH = "/settings/notifications"
 _HOST = r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?"
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+_FORMAT = "`json` for programs, or the message format of `slack` or `discord`. Default: by the address."
 _DEFAULT_PORTS = {Security.STARTTLS: 587, Security.TLS: 465, Security.NONE: 25}
 
 
@@ -108,6 +112,7 @@ class WebhookRequest(DestinationSettings):
     url: Annotated[str, Cli(argument=True)] = Field(
         max_length=2000, description="Address to which notices are posted as JSON."
     )
+    format: WebhookFormat | None = Field(None, description=_FORMAT)
 
 
 class EmailRequest(DestinationSettings):
@@ -133,12 +138,16 @@ class DestinationRequest(EmailRequest):
 
     kind: DestinationKind
     url: str = Field("", max_length=2000, description="Address of a webhook.")
+    format: Annotated[WebhookFormat | None, BeforeValidator(lambda value: value or None)] = Field(
+        None, description=_FORMAT
+    )
     forget_secret: bool = Field(False, description="Delete the stored secret.")
 
     def configuration(self) -> dict[str, object]:
         """Return the settings to store. Raises InvalidInput if some are missing or contradict each other."""
         if self.kind is DestinationKind.WEBHOOK:
-            return {"url": checked_url(self.url)}
+            url = checked_url(self.url)
+            return {"url": url, "format": str(self.format or WebhookFormat.of_address(url))}
         wrong = {name: "Required." for name in ("host", "sender", "recipients") if not getattr(self, name)}
         if self.security is Security.NONE and (self.user or self.secret.get_secret_value()):
             wrong["security"] = "A password needs an encrypted connection: choose STARTTLS or TLS."
@@ -183,6 +192,38 @@ class NoticeResponse(Response):
     created_at: datetime
     is_read: bool
     """Whether you have read it."""
+
+
+def _personal_kind(value: NoticeKind) -> NoticeKind:
+    if value not in PERSONAL_KINDS:
+        raise ValueError("This kind cannot be selected")
+    return value
+
+
+PersonalKinds = list[Annotated[NoticeKind, AfterValidator(_personal_kind)]]
+
+
+class PreferencesRequest(Request):
+    muted: Annotated[PersonalKinds, Cli(option="--mute")] = Field(
+        default_factory=list,
+        max_length=50,
+        description="Kinds that are not shown in Proctor. Repeatable. Default: none.",
+    )
+    email: EmailFrequency = Field(
+        EmailFrequency.NEVER, description="When notices are sent to your email address, through the mail server."
+    )
+    email_kinds: Annotated[PersonalKinds, Cli(option="--kind")] = Field(
+        default_factory=list, max_length=50, description="Kinds to send by email. Repeatable. Default: all."
+    )
+
+
+class PreferencesResponse(Response):
+    muted: list[NoticeKind]
+    email: EmailFrequency
+    email_kinds: list[NoticeKind]
+    """Empty: all."""
+    has_mail_server: bool
+    """Whether an administrator added an email destination, through which messages are sent."""
 
 
 class UnreadResponse(Response):

@@ -28,6 +28,7 @@ import aiohttp
 from backend.core.outgoing import AddressRefused, connect
 from backend.core.outgoing.client import Redirected, open_session, reason_of, refusal_in
 from backend.core.outgoing.errors import describe_body
+from backend.domain.notifications.chat import ChatNotice, WebhookFormat, discord_payload, slack_payload
 from backend.domain.notifications.notices import NoticeKind, Security, examples_of
 from backend.notifications.outbox import absolute_url
 from backend.notifications.tables import Notice
@@ -100,10 +101,13 @@ def message_of(notice: Notice, delivery_id: object) -> Message:
     )
 
 
-def send_webhook(url: str, message: Message, secret: str | None) -> None:
-    """Post a message to a webhook. Raises DeliveryFailed."""
+def send_webhook(configuration: Mapping[str, Any], message: Message, secret: str | None) -> None:
+    """Post a message to a webhook in the format of its receiver. Raises DeliveryFailed."""
+    payload = payload_of(message, WebhookFormat(configuration.get("format", WebhookFormat.JSON)))
     try:
-        asyncio.run(asyncio.wait_for(_post(url, message, secret), TIMEOUT_SECONDS))
+        asyncio.run(
+            asyncio.wait_for(_post(configuration["url"], message.delivery_id, payload, secret), TIMEOUT_SECONDS)
+        )
     except TimeoutError as error:
         raise DeliveryFailed(f"The server did not answer within {TIMEOUT_SECONDS:g} seconds.") from error
     except Redirected as error:
@@ -117,15 +121,30 @@ def send_webhook(url: str, message: Message, secret: str | None) -> None:
         raise DeliveryFailed(f"The server could not be reached: {reason_of(error)}.") from error
 
 
-async def _post(url: str, message: Message, secret: str | None) -> None:
-    fields = asdict(message) | {"id": message.notice_id, "created_at": message.created_at.isoformat()}
-    del fields["delivery_id"], fields["notice_id"]
-    fields["installation"] = absolute_url("")
-    body, timestamp = json.dumps(fields, ensure_ascii=False, default=str).encode(), int(time.time())
+def payload_of(message: Message, format: WebhookFormat) -> Mapping[str, object]:
+    """Return what a webhook of this format gets."""
+    if format is WebhookFormat.JSON:
+        fields = asdict(message) | {"id": message.notice_id, "created_at": message.created_at.isoformat()}
+        del fields["delivery_id"], fields["notice_id"]
+        return fields | {"installation": absolute_url("")}
+    notice = ChatNotice(
+        title=message.title,
+        text=message.text,
+        label=str(message.kind).replace("_", " ").capitalize(),
+        url=message.url,
+        created_at=message.created_at,
+        run=(message.run["name"], message.run["url"]) if message.run else None,
+        examples=[each["url"] for each in message.rollouts],
+    )
+    return slack_payload(notice) if format is WebhookFormat.SLACK else discord_payload(notice)
+
+
+async def _post(url: str, delivery_id: str, payload: Mapping[str, object], secret: str | None) -> None:
+    body, timestamp = json.dumps(payload, ensure_ascii=False, default=str).encode(), int(time.time())
     headers = {
         "Content-Type": "application/json; charset=utf-8",
         "User-Agent": "Proctor",
-        "Webhook-Id": message.delivery_id,
+        "Webhook-Id": delivery_id,
         "Webhook-Timestamp": str(timestamp),
     }
     if secret:  # the signature is the base64 HMAC-SHA256 of `id.timestamp.body`; a secret `whsec_…` is base64
@@ -133,7 +152,7 @@ async def _post(url: str, message: Message, secret: str | None) -> None:
         if secret.startswith("whsec_"):
             with suppress(ValueError):
                 key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-        signed = f"{message.delivery_id}.{timestamp}.".encode() + body
+        signed = f"{delivery_id}.{timestamp}.".encode() + body
         signature = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
         headers["Webhook-Signature"] = f"v1,{signature}"
     async with (

@@ -12,8 +12,11 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    and_,
+    any_,
     func,
     or_,
+    select,
     text,
     true,
 )
@@ -21,10 +24,17 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column, relationship
 
 from backend.core.tables import Base, CreatedAt, Id, text_enum
-from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, NoticeKind
+from backend.domain.notifications.notices import (
+    HIDDEN_KINDS,
+    DeliveryStatus,
+    DestinationKind,
+    EmailFrequency,
+    NoticeKind,
+)
 
 if TYPE_CHECKING:
     from backend.runs.tables import Run
+    from backend.team.tables import Person
 
 
 class Notice(Base):
@@ -49,8 +59,14 @@ class Notice(Base):
 
     @classmethod
     def is_for(cls, person_id: uuid.UUID | InstrumentedAttribute[uuid.UUID]) -> ColumnElement[bool]:
-        """Whether it is to all members or to this one."""
-        return or_(cls.person_id.is_(None), cls.person_id == person_id)
+        """Whether a member finds it among the notices: to all members or to this one, and not of a hidden kind."""
+        is_muted = (
+            select(NoticePreference.person_id)
+            .where(NoticePreference.person_id == person_id, cls.kind == any_(NoticePreference.muted))
+            .correlate_except(NoticePreference)
+            .exists()
+        )
+        return and_(or_(cls.person_id.is_(None), cls.person_id == person_id), cls.kind.not_in(HIDDEN_KINDS), ~is_muted)
 
 
 class NoticeRead(Base):
@@ -61,6 +77,21 @@ class NoticeRead(Base):
         ForeignKey("notices.id", ondelete="CASCADE"), primary_key=True, index=True
     )
     read_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class NoticePreference(Base):
+    """The preferences of a member. No row: everything is shown in Proctor, and nothing is sent by email."""
+
+    __tablename__ = "notice_preferences"
+
+    person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"), primary_key=True)
+    muted: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
+    """Kinds that are not shown in Proctor."""
+    email: Mapped[EmailFrequency] = mapped_column(text_enum(EmailFrequency), default=EmailFrequency.NEVER)
+    email_kinds: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
+    """Kinds sent by email. Empty: all."""
+    digest_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    """Until when notices were summed up in a message."""
 
 
 class NoticeDestination(Base):
@@ -74,7 +105,7 @@ class NoticeDestination(Base):
     kinds: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
     """Kinds of notices sent there. Empty: all."""
     configuration: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    """webhook: {url}. email: {host, port, security, user, sender, recipients}."""
+    """webhook: {url, format}. email: {host, port, security, user, sender, recipients}."""
     secret: Mapped[bytes | None] = mapped_column(LargeBinary)
     """Signing secret or password, encrypted and bound to the address. Write-only."""
     is_enabled: Mapped[bool] = mapped_column(default=True, server_default=true())
@@ -98,7 +129,7 @@ class NoticeDelivery(Base):
 
     __tablename__ = "notice_deliveries"
     __table_args__ = (
-        UniqueConstraint("notice_id", "destination_id"),
+        UniqueConstraint("notice_id", "destination_id", "person_id", postgresql_nulls_not_distinct=True),
         Index("ix_notice_deliveries_due", "next_at", postgresql_where=text("status = 'waiting'")),
         Index("ix_notice_deliveries_created_at_id", "created_at", "id"),
     )
@@ -108,6 +139,8 @@ class NoticeDelivery(Base):
     destination_id: Mapped[uuid.UUID] = mapped_column(
         ForeignKey("notice_destinations.id", ondelete="CASCADE"), index=True
     )
+    person_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"), index=True)
+    """The only recipient of an email to a member. Null: the recipients of the destination."""
     status: Mapped[DeliveryStatus] = mapped_column(text_enum(DeliveryStatus), default=DeliveryStatus.WAITING)
     attempts: Mapped[int] = mapped_column(default=0)
     next_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -119,3 +152,4 @@ class NoticeDelivery(Base):
 
     notice: Mapped[Notice] = relationship(lazy="raise")
     destination: Mapped[NoticeDestination] = relationship(lazy="raise")
+    person: Mapped["Person | None"] = relationship(lazy="raise")

@@ -1,4 +1,4 @@
-"""Find things by name or id; workers, and what this installation can do with them."""
+"""Find things by name or id; the week at a glance; workers, and what this installation can do with them."""
 
 from sqlalchemy.orm import Session
 
@@ -7,6 +7,7 @@ from backend.operations.declaration import operation
 from backend.operations.schemas import Response
 from backend.overview.finder import FindRequest, FoundResponse, find
 from backend.overview.queries import AbilityResponse, WorkerResponse, abilities, list_worker_states
+from backend.overview.week import WeekResponse, week_of
 from backend.web.identity import Actor
 
 
@@ -26,3 +27,9 @@ def list_workers(session: Session, actor: Actor) -> WorkersResponse:
 def find_by_name(session: Session, actor: Actor, request: FindRequest) -> list[FoundResponse]:
     """Find environments, runs, policies, checkpoints, graders and members by name or id, and a rollout by its id."""
     return find(session, actor, request)
+
+
+@operation("GET /week", role=Role.VIEWER, noun="overview", command="week", tool=True)
+def get_week(session: Session, actor: Actor) -> WeekResponse:
+    """Get the last seven days: best policies, regressions, trust in rewards, review backlog and spending by project."""
+    return week_of(session, actor.project_id)

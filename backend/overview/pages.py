@@ -1,6 +1,7 @@
 """`/`, `/find`, `/settings` and `/settings/workers`."""
 
 import platform
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -14,6 +15,7 @@ from backend.environments.certificates import public_key
 from backend.environments.tables import Environment
 from backend.overview import queries
 from backend.overview.finder import MAX_TEXT, FindRequest, find
+from backend.overview.week import week_of
 from backend.review.queries import count_waiting
 from backend.review.queries import queue as review_queue
 from backend.review.schemas import ReviewFilter
@@ -40,17 +42,20 @@ def show_overview(session: SessionDep, actor: Viewer) -> dict[str, object]:
     items, _ = review_queue(session, ReviewFilter(), actor.person_id, limit=REVIEW_ROWS)
     served = {name for offer in offers(session) for name in offer.queues}
     evaluated_or_trained = exists().where(Run.kind.in_([RunKind.EVALUATION, RunKind.TRAINING]))
+    unfinished = queries.unfinished_runs(session)
     environments = select(func.count(Environment.id)).where(Environment.archived_at.is_(None))
     if actor.project_id:
         environments = environments.where(Environment.project_id == actor.project_id)
     return {
         "environments": session.scalar(environments),
         "is_new": not session.scalar(select(evaluated_or_trained)),
-        "unfinished": queries.unfinished_runs(session),
+        "unfinished": unfinished,
+        "rewards": queries.reward_curves(session, unfinished),
         "to_judge": rows_of(session, actor, ReviewFilter(), items),
         "waiting": count_waiting(session),
         "evaluations": queries.finished_runs(session, RunKind.EVALUATION),
         "trainings": queries.finished_runs(session, RunKind.TRAINING),
+        "read_week": partial(week_of, session, actor.project_id),  # only for the page, not for its stream
         # queues with waiting jobs that no online worker serves
         "silent": [str(queue) for queue in queries.waiting_jobs(session) if str(queue) not in served],
     }

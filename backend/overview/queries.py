@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, select, text
 from sqlalchemy.orm import Session, joinedload
 
 from backend.core.row_access import current_project
@@ -27,6 +27,15 @@ ABILITIES: dict[str, tuple[str, str] | None] = {
     "Train on Unsloth workers": ("engine", "unsloth"),
 }
 """Abilities that depend on the workers, and the training setting that needs each."""
+
+_REWARDS = text("""
+SELECT r AS run_id, array_agg(value ORDER BY step) AS points
+FROM unnest(CAST(:runs AS uuid[])) r CROSS JOIN LATERAL (
+    SELECT DISTINCT ON (step) step, value FROM metric_points m WHERE m.run_id = r AND m.name = 'reward'
+    ORDER BY step DESC, attempt DESC LIMIT 120
+) p
+WHERE value IS NOT NULL GROUP BY r
+""")
 
 
 class CurrentWorkResponse(Response):
@@ -70,6 +79,12 @@ def finished_runs(session: Session, kind: RunKind, limit: int = 6) -> Sequence[R
     statement = select(Run).where(Run.kind == kind, Run.status.not_in(UNDER_WAY), *_of_project(session))
     statement = statement.options(*_WITH_NAMES)
     return session.scalars(statement.order_by(Run.created_at.desc()).limit(limit)).all()
+
+
+def reward_curves(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, list[float]]:
+    """Return the rewards of the last 120 steps of training runs."""
+    ids = [run.id for run in runs if run.kind is RunKind.TRAINING]
+    return {row.run_id: row.points for row in session.execute(_REWARDS, {"runs": ids})} if ids else {}
 
 
 def _of_project(session: Session) -> list[ColumnElement[bool]]:

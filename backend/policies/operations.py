@@ -1,5 +1,7 @@
 """Operations on policies: model endpoints, scripted policies and trained checkpoints."""
 
+from datetime import UTC, datetime
+
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import CheckStatus, Role
@@ -28,7 +30,13 @@ reference(Policy, "Name or id of a policy.")(queries.get_policy)
 def list_policies(session: Session, actor: Actor, request: ListPolicies) -> Page[PolicyResponse]:
     """List policies by name."""
     project_id = project_id_of(session, request.project)
-    found = queries.policies(session, after=request.after, limit=request.limit, project_id=project_id)
+    found = queries.policies(
+        session,
+        after=request.after,
+        limit=request.limit,
+        project_id=project_id,
+        with_archived=request.archived,
+    )
     return Page(items=[PolicyResponse.of(policy) for policy in found.items], next=found.next)
 
 
@@ -68,15 +76,43 @@ def update_policy(session: Session, actor: Actor, policy: Policy, request: Updat
 
 
 @operation(
+    "POST /policies/{policy}/archive",
+    role=Role.AUTHOR,
+    command="policy archive",
+    page="/policies/{id}",
+    notice="{name} is archived. Its runs are kept.",
+)
+def archive_policy(session: Session, actor: Actor, policy: Policy) -> PolicyResponse:
+    """Archive a policy. It disappears from lists and choices; its runs are kept, and its name still refers to it."""
+    policy.archived_at = policy.archived_at or datetime.now(UTC)
+    session.flush()
+    return PolicyResponse.of(policy)
+
+
+@operation(
+    "POST /policies/{policy}/restore",
+    role=Role.AUTHOR,
+    command="policy restore",
+    page="/policies/{id}",
+    notice="{name} is no longer archived.",
+)
+def restore_policy(session: Session, actor: Actor, policy: Policy) -> PolicyResponse:
+    """Take a policy out of the archive."""
+    policy.archived_at = None
+    session.flush()
+    return PolicyResponse.of(policy)
+
+
+@operation(
     "DELETE /policies/{policy}",
     role=Role.TRAINER,
     command="policy delete",
     page="/policies",
-    notice="The policy was deleted. Its runs stay.",
+    notice="The policy was deleted. Its runs stay. You can restore it from Recently deleted for 30 days.",
     audited=False,
 )
 def delete_policy(session: Session, actor: Actor, policy: Policy) -> None:
-    """Delete a policy. Its runs stay, its key is erased, and its name becomes free."""
+    """Delete a policy. Its runs stay, its key is erased, and its name becomes free. It can be restored for 30 days."""
     service.delete_policy(session, actor, policy)
 
 

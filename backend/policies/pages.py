@@ -24,10 +24,12 @@ MAX_CHOICES = 500
 
 
 @router.get("/policies", response_class=HTMLResponse)
-def list_policies(request: Request, session: SessionDep, actor: Viewer, after: After = None) -> HTMLResponse:
-    found = queries.policies(session, after=after, project_id=actor.project_id)
+def list_policies(
+    request: Request, session: SessionDep, actor: Viewer, after: After = None, archived: bool = False
+) -> HTMLResponse:
+    found = queries.policies(session, after=after, project_id=actor.project_id, with_archived=archived)
     counts = run_queries.run_counts(session, [policy.id for policy in found.items])
-    context = {"policies": found.items, "run_counts": counts, "next": found.next}
+    context = {"policies": found.items, "run_counts": counts, "next": found.next, "with_archived": archived}
     return page(request, "policies/list.html", context)
 
 

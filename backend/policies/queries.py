@@ -20,10 +20,17 @@ BASELINES = frozenset({"random", "constant", "empty", "echo", "repeat"})
 
 
 def policies(
-    session: Session, *, after: str | None = None, limit: int = 100, project_id: uuid.UUID | None = None
+    session: Session,
+    *,
+    after: str | None = None,
+    limit: int = 100,
+    project_id: uuid.UUID | None = None,
+    with_archived: bool = False,
 ) -> Slice[Policy]:
     """Policies by name, without deleted ones. Default: of all projects."""
     statement = select(Policy).where(Policy.deleted_at.is_(None))
+    if not with_archived:
+        statement = statement.where(Policy.archived_at.is_(None))
     if project_id is not None:
         statement = statement.where(Policy.project_id == project_id)
     return slice_of(session, statement, (Key(Policy.name, descending=False),), after=after, limit=limit)
@@ -34,7 +41,8 @@ def evaluable_policies(session: Session) -> Sequence[Policy]:
     checkpoints = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id, Checkpoint.pruned_at.is_(None))
     statement = (
         select(Policy)
-        .where(Policy.deleted_at.is_(None), Policy.kind.not_in((PolicyKind.HUMAN, PolicyKind.EXTERNAL)))
+        .where(Policy.deleted_at.is_(None), Policy.archived_at.is_(None))
+        .where(Policy.kind.not_in((PolicyKind.HUMAN, PolicyKind.EXTERNAL)))
         .where(or_(Policy.kind != PolicyKind.LOCAL, checkpoints.exists()))
         .order_by(Policy.kind, Policy.created_at.desc(), Policy.name)
     )
@@ -69,7 +77,8 @@ def policy_options(session: Session, manifest: Manifest) -> list[PolicyOption]:
     """Scripts of this environment and baselines first, then endpoints, then checkpoints with the best first."""
     rows = session.scalars(
         select(Policy)
-        .where(Policy.deleted_at.is_(None), Policy.kind.in_([PolicyKind.SCRIPTED, PolicyKind.OPENAI_API]))
+        .where(Policy.deleted_at.is_(None), Policy.archived_at.is_(None))
+        .where(Policy.kind.in_([PolicyKind.SCRIPTED, PolicyKind.OPENAI_API]))
         .order_by(Policy.kind.desc(), Policy.name)
     )
     scripts = set(manifest.proctor.scripts) | BASELINES
@@ -82,7 +91,7 @@ def policy_options(session: Session, manifest: Manifest) -> list[PolicyOption]:
         select(Checkpoint)
         .join(Checkpoint.policy)
         .options(contains_eager(Checkpoint.policy))
-        .where(Policy.deleted_at.is_(None), Checkpoint.pruned_at.is_(None))
+        .where(Policy.deleted_at.is_(None), Policy.archived_at.is_(None), Checkpoint.pruned_at.is_(None))
         .order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc())
         .limit(40)
     )

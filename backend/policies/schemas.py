@@ -113,6 +113,14 @@ class ChooseModel(Request):
     model: Annotated[str, Field(min_length=1, max_length=200), Cli(argument=True)]
 
 
+class ListPolicies(ListRequest):
+    """Policies to list."""
+
+    project: ProjectText = None
+    archived: bool = False
+    """Include archived policies."""
+
+
 class PolicyResponse(Response):
     """A policy. Its key is never shown."""
 
@@ -125,6 +133,8 @@ class PolicyResponse(Response):
     configuration: dict[str, Any]
     has_secret: bool
     created_at: datetime
+    archived_at: datetime | None
+    """When it was archived. Lists and choices omit archived policies."""
 
 
 class ConnectionTestResponse(Progress):
@@ -203,9 +213,3 @@ PRESETS = (
         note="Any OpenAI-compatible chat completions endpoint, including `proctor serve CHECKPOINT`.",
     ),
 )
-
-
-class ListPolicies(ListRequest):
-    """A page of the list of policies."""
-
-    project: ProjectText = None

@@ -17,7 +17,9 @@ from backend.core.queue import enqueue
 from backend.core.row_access import is_taken
 from backend.core.sealing import SecretUnreadable
 from backend.core.tables import Job
+from backend.deletions.tables import Deletion
 from backend.domain.addresses import port_of
+from backend.domain.deletions import KEEP_DELETED, DeletedKind
 from backend.domain.ids import new_id
 from backend.domain.policies.connections import ConnectionReport
 from backend.domain.policies.prices import Limits, Price
@@ -129,19 +131,38 @@ def can_delete(policy: Policy) -> bool:
     return policy.deleted_at is None and policy.kind is not PolicyKind.HUMAN and policy.name not in SCRIPTED
 
 
-def delete_policy(session: Session, actor: Requester, policy: Policy) -> str:
-    """Remove a policy from all choices and return its name. Its runs stay; its key is erased and its name is free."""
+def delete_policy(session: Session, actor: Requester, policy: Policy) -> Deletion:
+    """Remove a policy from all choices; it can be restored for 30 days.
+
+    Its runs stay, its key is erased, and its name becomes free.
+    """
     if policy.deleted_at is not None:
         raise PolicyIsDeleted
     if not can_delete(policy):
         raise Conflict(f"{policy.name} is built in and cannot be deleted.")
-    name = policy.name
+    name, now = policy.name, datetime.now(UTC)
+    deletion = Deletion(
+        request_id=new_id(),
+        kind=DeletedKind.POLICY,
+        item_id=policy.id,
+        name=name,
+        project_id=policy.project_id,
+        names={str(policy.id): name},
+        deleted_by=actor.person_id,
+        deleted_at=now,
+        purge_at=now + KEEP_DELETED,
+    )
+    session.add(deletion)
     audit(session, actor, "policy.delete", "policy", policy.id, name=name)
+    retire_policy(policy)
+    session.flush()
+    return deletion
+
+
+def retire_policy(policy: Policy) -> None:
     policy.deleted_at = datetime.now(UTC)
     policy.secret = None
-    policy.name = f"{name[:80]} (deleted {policy.id.hex[-6:]})"
-    session.flush()
-    return name
+    policy.name = f"{policy.name[:80]} (deleted {policy.id.hex[-6:]})"
 
 
 def _refuse_fixed(policy: Policy) -> None:

@@ -31,6 +31,7 @@ class Policy(Base):
     )
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
+    archived_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
 
     @property

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, func, or_, select
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload
 
 from backend.core.row_access import current_project, is_hidden
 from backend.domain.projects.access import DEFAULT_PROJECT
@@ -71,7 +71,7 @@ def members_of(session: Session, project: Project) -> Sequence[ProjectMember]:
     return session.scalars(statement.where(ProjectMember.project_id == project.id).order_by(Person.name)).all()
 
 
-def sees_project_of(run_id: uuid.UUID) -> ColumnElement[bool]:
+def sees_project_of(run_id: uuid.UUID | InstrumentedAttribute[uuid.UUID | None]) -> ColumnElement[bool]:
     """The condition that a `Person` sees the project of a run, as `domain.projects.access` says."""
     project = select(Run.project_id).where(Run.id == run_id).scalar_subquery()
     return or_(

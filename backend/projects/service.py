@@ -7,6 +7,8 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from backend.core.events import RUNS, announce, topic_of
+from backend.deletions.tables import Deletion
+from backend.domain.deletions import counted
 from backend.domain.projects.access import DEFAULT_PROJECT
 from backend.domain.vocabulary import PolicyKind, Role, RunKind
 from backend.environments.queries import get_environment
@@ -84,6 +86,11 @@ def delete_project(session: Session, actor: Actor, project: Project) -> None:
     if any(counts.values()):
         content = ", ".join(f"{count} {noun}" for noun, count in counts.items() if count)
         raise ProjectIsNotEmpty(f"{content} belong to {project.name}. Move them to another project first.")
+    if deleted := session.scalar(select(func.count(Deletion.id)).where(Deletion.project_id == project.id)):
+        raise ProjectIsNotEmpty(
+            f"{counted(deleted, 'items')} of {project.name} can still be restored from Recently deleted. Remove them"
+            " there first."
+        )
     session.delete(project)
     session.flush()
     _announce_access(session)

@@ -6,11 +6,12 @@ token limit per turn. Ranks overlap where intervals do.
 
 import uuid
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from pydantic import ConfigDict, Field
-from sqlalchemy import select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, contains_eager, joinedload
 
 from backend.domain.environments.manifest import Manifest
@@ -149,18 +150,40 @@ def get_leaderboard(session: Session, name: str, number: int | None = None, exam
 
 
 def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") -> Leaderboard:
-    runs = (
+    latest = _ranked_runs().where(Run.version_id == version.id).limit(MAX_RUNS)
+    return _rank(version, session.scalars(latest).all(), exam)
+
+
+def rank_versions(session: Session, versions: Sequence[EnvironmentVersion], most: int) -> list[Leaderboard]:
+    """The leaderboards of several versions, each by its `most` latest runs."""
+    place = func.row_number().over(partition_by=Run.version_id, order_by=Run.created_at.desc())
+    placed = _ranked_runs().where(Run.version_id.in_([each.id for each in versions]))
+    latest = (
+        placed.with_only_columns(Run.id, place.label("place"), maintain_column_froms=True).order_by(None).subquery()
+    )
+    runs = _ranked_runs().join(latest, latest.c.id == Run.id).where(latest.c.place <= most)
+    by_version: defaultdict[uuid.UUID, list[Run]] = defaultdict(list)
+    for run in session.scalars(runs):
+        by_version[run.version_id].append(run)
+    return [_rank(version, by_version[version.id]) for version in versions]
+
+
+def _ranked_runs() -> Select[Run]:
+    """Newest first."""
+    return (
         select(Run)
         .join(Run.policy)
         .options(contains_eager(Run.policy), joinedload(Run.checkpoint))
-        .where(Run.version_id == version.id, Run.kind.in_(RANKED_KINDS), Run.policy_id.is_not(None))
-        .where(Run.status.not_in(UNDER_WAY))
+        .where(Run.kind.in_(RANKED_KINDS), Run.policy_id.is_not(None), Run.status.not_in(UNDER_WAY))
         .order_by(Run.created_at.desc(), Run.id.desc())
-        .limit(MAX_RUNS)
     )
+
+
+def _rank(version: EnvironmentVersion, runs: Iterable[Run], exam: str = "") -> Leaderboard:
+    """`runs`: newest first."""
     by_entrant: defaultdict[tuple[object, ...], list[LeaderboardRow]] = defaultdict(list)
     manifest = Manifest.model_validate(version.manifest)
-    for run in session.scalars(runs):
+    for run in runs:
         row = _row(run, reward_scale(manifest, run.columns, run.weights))
         by_entrant[row.policy_id, row.checkpoint_id, row.temperature, row.setup, row.mark].append(row)
     rows = []
@@ -257,6 +280,7 @@ def _row(run: Run, scale: RewardScale | None) -> LeaderboardRow:
 
 
 def _estimate(figure: object) -> Estimate | None:
-    if not isinstance(figure, dict) or figure.get("mean") is None:
+    names = ("mean", "low", "high")
+    if not isinstance(figure, dict) or any(figure.get(name) is None for name in names):
         return None
     return Estimate(figure["mean"], figure["low"], figure["high"], int(figure.get("count") or 0))

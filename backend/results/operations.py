@@ -13,6 +13,7 @@ from backend.operations.declaration import operation
 from backend.results.baselines import baselines
 from backend.results.baselines import start_baseline as start_baseline_evaluation
 from backend.results.comparison import MAX_SIDES, compare, task_pairs
+from backend.results.ended import kept_if_ended
 from backend.results.leaderboard import Leaderboard
 from backend.results.leaderboard import get_leaderboard as rank_policies
 from backend.results.planning import PlanSampleSize, SamplePlan, plan_sample_size
@@ -45,12 +46,13 @@ class NotComparable(Conflict):
 @operation("GET /runs/{run}/figures", role=Role.VIEWER, tool=True)
 def get_figures(session: Session, actor: Actor, run: Run, request: FiguresRequest) -> FiguresResponse:
     """Show a run's means with 95% intervals, pass@k and pass^k, levels, groups, failures, tokens, cost and coverage."""
-    response, _ = _figures.read(
-        (run.id, request),
-        time.monotonic(),
-        lambda: FiguresResponse.of(run_figures(session, run, request)),
-        is_urgent=run.status.is_over,
-    )
+
+    def read() -> FiguresResponse:
+        return FiguresResponse.of(run_figures(session, run, request))
+
+    if run.status.is_over:
+        return kept_if_ended(_figures, run, request, read)
+    response, _ = _figures.read((run.id, request), time.monotonic(), read)
     return response
 
 

@@ -122,27 +122,39 @@ def scores(session: Session, side: ComparedRun) -> TaskScores:
     width = len(side.run.columns) + 1
     sources = [*(f"r.columns[{n}]::float8" for n in range(1, width)), "r.reward::float8"]
     by_group = ", ".join(f"avg({source}) AS v{n}" for n, source in enumerate(sources))
-    means = ", ".join(f"avg(v{n})" for n in range(width))
-    # Folded to groups before the tasks are joined, because groups are few and rollouts many.
+    means = ", ".join(f"avg(v{n}) AS v{n}" for n in range(width))
+    packed = ", ".join(f"string_agg(float8send(coalesce(v{n}, 'NaN')), '') AS v{n}" for n in range(width))
+    # Folded to groups before the tasks are joined, because groups are few and rollouts many. A row per split and
+    # environment, with big-endian numbers: a row per task would take several times as long to read.
     statement = text(f"""
         WITH played AS (
             SELECT r.group_id, {by_group}, count(*) AS amount, var_samp(r.reward::float8) AS variance
             FROM rollouts r WHERE {_OF_SIDE} GROUP BY r.group_id
+        ), task AS (
+            SELECT t.id, t.split, t.index, t.seed, v.environment_id, t.level,
+                   sum(amount) AS amount, avg(variance) AS variance, {means}
+            FROM played p JOIN groups g ON g.id = p.group_id AND g.run_id = :run JOIN tasks t ON t.id = g.task_id
+            JOIN environment_versions v ON v.id = t.version_id
+            GROUP BY t.id, t.split, t.index, t.seed, v.environment_id, t.level
         )
-        SELECT t.id, t.split, t.index, t.seed, v.environment_id, t.level, sum(amount)::int, avg(variance), {means}
-        FROM played p JOIN groups g ON g.id = p.group_id JOIN tasks t ON t.id = g.task_id
-        JOIN environment_versions v ON v.id = t.version_id
-        GROUP BY t.id, t.split, t.index, t.seed, v.environment_id, t.level
+        SELECT split, environment_id, string_agg(uuid_send(id), '') AS ids,
+               string_agg(int8send(index) || int8send(seed) || int8send(level) || int8send(amount::bigint), '')
+                   AS counts,
+               string_agg(float8send(coalesce(variance, 'NaN')), '') AS variances, {packed}
+        FROM task GROUP BY split, environment_id
     """)
-    rows = session.execute(statement, side.parameters()).all()
-    if not rows:
-        return TaskScores(side, {}, [], [], np.empty((0, width)), [])
-    # by column, because there can be tens of thousands of tasks
-    ids, splits, numbers, seeds, environments, levels, amounts, variances, *columns = zip(*rows, strict=True)
-    keys = map(TaskKey, splits, numbers, seeds, environments)
-    values = np.column_stack([np.array(column, dtype=float) for column in columns])
-    spreads = list(map(TaskSpread, amounts, columns[-1], variances))
-    return TaskScores(side, dict(zip(keys, range(len(rows)), strict=True)), list(levels), list(ids), values, spreads)
+    parts = []
+    for row in session.execute(statement, side.parameters()):
+        indexes, seeds, levels, amounts = np.frombuffer(row.counts, ">i8").reshape(-1, 4).T.tolist()
+        columns = [np.frombuffer(getattr(row, f"v{n}"), ">f8") for n in range(width)]
+        values = np.column_stack(columns).astype(float)
+        keys = (TaskKey(row.split, *place, row.environment_id) for place in zip(indexes, seeds, strict=True))
+        tasks = {key: number for number, key in enumerate(keys)}
+        ids = [uuid.UUID(bytes=row.ids[start : start + 16]) for start in range(0, len(row.ids), 16)]
+        variances = (None if value != value else value for value in np.frombuffer(row.variances, ">f8").tolist())
+        spreads = list(map(TaskSpread, amounts, values[:, -1].tolist(), variances))
+        parts.append(TaskScores(side, tasks, levels, ids, values, spreads))
+    return merge(parts) if parts else TaskScores(side, {}, [], [], np.empty((0, width)), [])
 
 
 def merge(parts: Sequence[TaskScores]) -> TaskScores:
@@ -150,11 +162,12 @@ def merge(parts: Sequence[TaskScores]) -> TaskScores:
     import numpy as np
 
     tasks: dict[TaskKey, int] = {}
+    offset = 0
     for part in parts:
-        offset = len(tasks)
         if tasks.keys() & part.tasks:
             raise ValueError("a task was played in two runs")
         tasks |= {key: offset + row for key, row in part.tasks.items()}
+        offset += len(part.task_ids)
     return TaskScores(
         parts[0].side,
         tasks,

@@ -24,7 +24,7 @@ from backend.detectors.tables import Flag
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import UNFINISHED, JobStatus, Phase, RolloutStatus, RunKind
 from backend.review import queue
-from backend.review.tables import AuditDraw, AuditSample, ReviewItem
+from backend.review.tables import AuditDraw, AuditLimit, AuditSample, ReviewItem
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 
@@ -34,8 +34,8 @@ FLAGGED_FACTOR = 10.0
 """How much more often a flagged rollout is drawn if its flags are as often right as wrong."""
 MOST_PER_RUN = 100
 """Sampled rollouts per run and day."""
-MOST_PER_DAY = 300
-"""Sampled rollouts of all runs per day."""
+PER_DAY = 30
+"""Default for sampled rollouts of all runs per day."""
 _LATE = timedelta(days=1)
 """Time after the last scan in which a run is still sampled, in case housekeeping was down."""
 _AT_ONCE = 50_000
@@ -123,14 +123,14 @@ def chance_of(share: float, reward_share: float, suspicion: float | None = None)
     return min(1.0, chance)
 
 
-def keep_within_limits(session: Session, *, per_run: int = MOST_PER_RUN, per_day: int = MOST_PER_DAY) -> int:
+def keep_within_limits(session: Session, *, per_run: int = MOST_PER_RUN, per_day: int | None = None) -> int:
     """Keep today's smallest priorities, at most this many per run and in total, and return the number removed.
 
-    Waiting items leave the queue. A reviewed one keeps its verdict, but represents no others any more.
+    Waiting items leave the queue. A reviewed one keeps its verdict, but represents no others any more. `per_day`: by
+    default the limit of the team.
     """
-    today = datetime.now(UTC).date()
-    begin = datetime(today.year, today.month, today.day, tzinfo=UTC)
-    is_today = AuditSample.created_at >= begin
+    per_day = limit_per_day(session) if per_day is None else per_day
+    is_today = AuditSample.created_at >= begin_of_day()
     place = func.row_number().over(partition_by=AuditSample.run_id, order_by=AuditSample.priority)
     ranked = select(AuditSample.run_id, AuditSample.priority, place.label("place")).where(is_today).subquery()
     # the first priority that no longer fits, by run and over all
@@ -157,6 +157,15 @@ def keep_within_limits(session: Session, *, per_run: int = MOST_PER_RUN, per_day
         removed += len(gone)
     session.flush()
     return removed
+
+
+def limit_per_day(session: Session) -> int:
+    return session.scalar(select(AuditLimit.per_day)) or PER_DAY
+
+
+def begin_of_day() -> datetime:
+    """The last midnight, by UTC."""
+    return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def lots_of(seed: int, rollout_id: uuid.UUID) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,6 +51,7 @@ class CorrectedRate(Response):
 class ReviewedRollout:
     """A rollout with an individual verdict, and what each source says of it."""
 
+    run_id: uuid.UUID
     is_hack: bool
     chance: float | None
     """None outside the audit sample."""
@@ -108,6 +109,46 @@ def corrected_rates(session: Session, run: Run) -> list[CorrectedRate]:
     return rates
 
 
+@dataclass(frozen=True, slots=True)
+class DetectorRate:
+    """Rollouts of a set of runs that detectors scan, and the share of hacks among them."""
+
+    rollouts: int
+    flagged: int
+    audited: int
+    """Rollouts of the random audit sample with a verdict that decides."""
+    hacks: Corrected | None
+    """By prediction-powered inference; None without a verdict on an unflagged rollout of the sample."""
+
+
+def detector_rates(session: Session, populations: Sequence[Collection[uuid.UUID]]) -> list[DetectorRate]:
+    """For each set of runs: how much detectors flagged, and what verdicts say of it. Three statements for all."""
+    place_of = {run_id: place for place, run_ids in enumerate(populations) for run_id in run_ids}
+    run_ids = list(place_of)
+    seen, flagged = [0] * len(populations), [0] * len(populations)
+    scanned = (Rollout.status == RolloutStatus.COMPLETED, Rollout.phase.in_(JUDGED_PHASES))
+    totals = select(Rollout.run_id, func.count().label("amount")).where(Rollout.run_id.in_(run_ids), *scanned)
+    for row in session.execute(totals.group_by(Rollout.run_id)):
+        seen[place_of[row.run_id]] += row.amount
+    marked = (
+        select(Flag.run_id, func.count(Flag.rollout_id.distinct()).label("amount"))
+        .join(Rollout, Rollout.id == Flag.rollout_id)
+        .where(Flag.run_id.in_(run_ids), *scanned)
+    )
+    for row in session.execute(marked.group_by(Flag.run_id)):
+        flagged[place_of[row.run_id]] += row.amount
+    reviewed: list[list[ReviewedRollout]] = [[] for _ in populations]
+    for each in _reviewed(session, run_ids):
+        reviewed[place_of[each.run_id]].append(each)
+    rates = []
+    for total, amount, own in zip(seen, flagged, reviewed, strict=True):
+        sample = [each for each in own if each.chance is not None]
+        is_known = total and any(not each.marks[DETECTORS] for each in sample)
+        hacks = _predicted(own, DETECTORS, amount, total) if is_known else None
+        rates.append(DetectorRate(total, amount, len(sample), hacks))
+    return rates
+
+
 def _predicted(own: Collection[ReviewedRollout], source: str, marked: int, seen: int) -> Corrected:
     known, strata = 0, []
     for is_marked, members in ((True, marked), (False, seen - marked)):
@@ -162,7 +203,7 @@ def _reviewed(session: Session, run_ids: Collection[uuid.UUID]) -> list[Reviewed
         return []
     looks = newest_looks(VerdictRecord.rollout_id)
     statement = (
-        select(Rollout.id, looks.c.verdict, AuditSample.chance, AuditSample.is_flagged)
+        select(Rollout.id, Rollout.run_id, looks.c.verdict, AuditSample.chance, AuditSample.is_flagged)
         .join(looks, looks.c.subject == Rollout.id)
         .outerjoin(AuditSample, AuditSample.rollout_id == Rollout.id)
         .where(
@@ -176,7 +217,7 @@ def _reviewed(session: Session, run_ids: Collection[uuid.UUID]) -> list[Reviewed
     )
     rows = session.execute(statement).all()
     ids = [row.id for row in rows]
-    flagged = set(session.scalars(_flagged(run_ids)))
+    flagged = set(session.scalars(select(Flag.rollout_id).where(Flag.rollout_id.in_(ids))))
     grades: defaultdict[uuid.UUID, dict[str, bool]] = defaultdict(dict)
     scored = select(Grade.rollout_id, Grader.name, Grade.score).join(Grader, Grader.id == Grade.grader_id)
     judges = (Grader.kind == GraderKind.JUDGE, Grade.score.is_not(None), Grade.rollout_id.in_(ids))
@@ -185,6 +226,7 @@ def _reviewed(session: Session, run_ids: Collection[uuid.UUID]) -> list[Reviewed
     right = {str(each) for each in RIGHT}
     return [
         ReviewedRollout(
+            run_id=row.run_id,
             is_hack=str(row.verdict) in right,
             chance=row.chance,
             marks={DETECTORS: row.is_flagged if row.chance is not None else row.id in flagged, **grades[row.id]},

@@ -24,6 +24,8 @@ from backend.review.schemas import (
     AssignedItems,
     AssignItem,
     AssignReviewItems,
+    AuditLimitRequest,
+    AuditLimitResponse,
     ChangeBound,
     ClusterReviewed,
     ClusterVerdict,
@@ -35,6 +37,7 @@ from backend.review.schemas import (
     KeepFixture,
     ListFlags,
     ListReviewItems,
+    Order,
     QueueRequest,
     ReadReviewItem,
     ReviewFilter,
@@ -48,7 +51,7 @@ from backend.review.schemas import (
     VerdictResponse,
     WriteComment,
 )
-from backend.review.tables import ReviewComment, ReviewItem, ReviewTarget, VerdictFixture, VerdictRecord
+from backend.review.tables import AuditLimit, ReviewComment, ReviewItem, ReviewTarget, VerdictFixture, VerdictRecord
 from backend.review.team_report import TeamReview, team_review
 from backend.runs.references import find_run
 from backend.runs.tables import Run
@@ -144,7 +147,7 @@ def give_verdict(session: Session, actor: Actor, item: NamedItem, request: Revie
 
     One record is stored per flag on the rollout.
     """
-    has_seen = screens.may_have_seen(session, actor, item.item, ReviewFilter())
+    has_seen = screens.may_have_seen(session, actor, item.item, ReviewFilter(order=Order.SUSPICION))
     is_blind = not (request.evidence or item.by_flag or has_seen)
     records = verdicts.give_verdict(session, actor, item.item, request, is_blind=is_blind)
     return Page(items=[VerdictResponse.of(record) for record in records])
@@ -247,6 +250,20 @@ def set_target(session: Session, actor: Actor, request: ReviewTargetRequest) -> 
     statement = insert(ReviewTarget).values(person_id=actor.person_id, per_day=request.per_day)
     session.execute(statement.on_conflict_do_update(index_elements=["person_id"], set_={"per_day": request.per_day}))
     return get_stats(session, actor, QueueRequest())
+
+
+@operation(
+    "PUT /review/audits",
+    role=Role.ADMIN,
+    command="review audits",
+    page="/review",
+    notice="The audit sample takes at most {audits_per_day} rollouts per day.",
+)
+def set_audit_limit(session: Session, actor: Actor, request: AuditLimitRequest) -> AuditLimitResponse:
+    """Set how many rollouts the audit sample takes per day for the team. A lower limit applies at the next sampling."""
+    statement = insert(AuditLimit).values(id=1, per_day=request.audits_per_day)
+    session.execute(statement.on_conflict_do_update(index_elements=["id"], set_={"per_day": request.audits_per_day}))
+    return AuditLimitResponse(audits_per_day=request.audits_per_day)
 
 
 @operation("GET /flags", role=Role.VIEWER, noun="flags", tool=True)

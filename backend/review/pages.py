@@ -24,6 +24,7 @@ from backend.review.schemas import (
     ChangeBound,
     ClusterVerdict,
     KeepFixture,
+    Order,
     ReviewFilter,
     UndoVerdict,
     VerdictRequest,
@@ -120,8 +121,10 @@ def judge(
     is_blind = not (evidence or by_flag or screens.may_have_seen(session, actor, item, chosen))
     stored = verdicts.give_verdict(session, actor, item, form, is_blind=is_blind)[0].verdict
     effects = effects_of(session, item.rollout_id) if stored is Verdict.HACK and item.rollout_id else None
-    gap = f", but no certificate replays it: {effects.gap}" if effects and effects.gap else ""
-    return _show_next(session, actor, item, chosen, f"Verdict: {words(stored)}{gap}")
+    caused = screens.CAUSED[stored] if item.rollout_id else "It applies to this flag."
+    if effects and effects.gap:
+        caused = f"No certificate replays it: {effects.gap}."
+    return _show_next(session, actor, item, chosen, f"Verdict: {words(stored)}. {caused} Undo (u)")
 
 
 @router.post("/review/{item_id}/cluster")
@@ -136,6 +139,11 @@ def judge_cluster(
 
 def _show_next(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewFilter, done: str) -> Response:
     following = queries.next_id(session, chosen, actor.person_id, item)
+    if following is None and chosen.lists_flagged:
+        sample = chosen.model_copy(update={"order": Order.INTERVAL})
+        if drawn := queries.next_id(session, sample, actor.person_id):
+            done = f"{done}. No flagged item is left. The audit sample begins"
+            return see_other(address(f"/review/{drawn}", sample, judged=item.id), f"{done}; its flags are hidden.")
     if following is None:
         return see_other(address("/review", chosen, judged=item.id), f"{done}. Nothing is left to review.")
     return see_other(address(f"/review/{following}", chosen, judged=item.id), f"{done}. This is the next item.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
-from sqlalchemy import ColumnElement, Select, and_, any_, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, any_, case, func, literal, or_, select, tuple_
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, joinedload, undefer
 
@@ -18,6 +18,7 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.projects.queries import project_id_of
 from backend.review.agreement import cohens_kappa
+from backend.review.audit_sample import begin_of_day, limit_per_day
 from backend.review.schemas import Order, Part, ReviewFilter
 from backend.review.tables import AuditSample, ReviewAssignment, ReviewComment, ReviewItem, ReviewTarget, VerdictRecord
 from backend.rollouts.tables import Group, Rollout
@@ -31,6 +32,10 @@ AGREEING = 3
 """Verdicts that agree before the rest of a cluster may be judged at once."""
 UNDO_WITHIN = timedelta(hours=12)
 """Time in which a verdict can be taken back; afterwards, give another verdict."""
+_INSTRUCTION = 300
+"""Characters of a task that lists show."""
+_SHORT = 100
+"""Turns up to which a list reads a conversation for them: longer ones are stored in many pieces."""
 _COUNTED = 10_000
 """Verdicts by which agreement is measured, the newest."""
 
@@ -42,15 +47,20 @@ _PRIORITY: Any = -func.coalesce(
     select(AuditSample.priority).where(AuditSample.rollout_id == ReviewItem.rollout_id).scalar_subquery(), 1.0
 )
 _ORDERS: dict[Order, tuple[Any, Any]] = {
+    Order.HARM: (ReviewItem.harm, ReviewItem.id),
     Order.SUSPICION: (ReviewItem.rank, ReviewItem.id),
     Order.NEWEST: (ReviewItem.created_at, ReviewItem.id),
     Order.INTERVAL: (_PRIORITY, ReviewItem.id),
 }
 """Sort keys, all descending."""
-_TRANSCRIPT = (
-    *(undefer(Rollout.opening), undefer(Rollout.steps), undefer(Rollout.messages)),
-    joinedload(Rollout.group).joinedload(Group.task),
-)
+_TASK = joinedload(Rollout.group).joinedload(Group.task)
+_TRANSCRIPT = (*(undefer(Rollout.opening), undefer(Rollout.steps), undefer(Rollout.messages)), _TASK)
+
+
+def keys_of(chosen: ReviewFilter) -> tuple[Any, Any]:
+    """Sort keys of a list. Lists that are reviewed blind must not be sorted by harm, which would reveal the sample."""
+    is_blind = chosen.order is Order.HARM and not chosen.lists_flagged
+    return _ORDERS[Order.SUSPICION if is_blind else chosen.order]
 
 
 def items_matching(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewItem]:
@@ -62,6 +72,8 @@ def items_matching(session: Session, chosen: ReviewFilter, person_id: uuid.UUID)
     if chosen.environment:
         wanted = select(Environment.id).where(Environment.name == chosen.environment).scalar_subquery()
         statement = statement.where(ReviewItem.environment_id == wanted)
+    if chosen.lists_flagged:
+        statement = statement.where(ReviewItem.harm.is_not(None))
     if chosen.order is Order.INTERVAL:
         sampled = select(AuditSample.id).where(AuditSample.rollout_id == ReviewItem.rollout_id)
         statement = statement.where(sampled.exists())
@@ -102,8 +114,10 @@ def queue(
     session: Session, chosen: ReviewFilter, person_id: uuid.UUID, *, after: str | None = None, limit: int
 ) -> tuple[list[ReviewItem], str | None]:
     """Items in the order of the queue, and the cursor of the next page."""
-    keys = _ORDERS[chosen.order]
-    statement = items_matching(session, chosen, person_id).options(*_WITH_RUN, joinedload(ReviewItem.rollout))
+    keys = keys_of(chosen)
+    statement = items_matching(session, chosen, person_id).options(
+        *_WITH_RUN, joinedload(ReviewItem.rollout).options(_TASK)
+    )
     if after:
         statement = statement.where(tuple_(*keys) < tuple_(*read_cursor(after, keys)))
     statement = statement.add_columns(*(key.label(f"key_{place}") for place, key in enumerate(keys)))
@@ -118,7 +132,7 @@ def next_id(
     """The next item to review, from the start again at the end. Lists of reviewed items continue with the queue."""
     if chosen.shown in {Part.REVIEWED, Part.ALL}:
         chosen = chosen.model_copy(update={"shown": Part.UNREVIEWED})
-    keys = _ORDERS[chosen.order]
+    keys = keys_of(chosen)
     statement = items_matching(session, chosen, person_id).with_only_columns(ReviewItem.id)
     statement = statement.order_by(*(key.desc() for key in keys)).limit(1)
     if here is None:
@@ -281,9 +295,17 @@ def count_waiting(session: Session) -> int:
     return session.scalar(waiting) or 0
 
 
+def instructions_of(session: Session, rollout_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """The beginning of each task as the policy read it, without the system prompt. Of long conversations none."""
+    place = case((Rollout.messages[0]["role"].astext == "system", 1), else_=0)
+    text = func.left(Rollout.messages[place]["content"].astext, _INSTRUCTION)
+    statement = select(Rollout.id, text).where(Rollout.id.in_(rollout_ids), Rollout.turns <= _SHORT)
+    return {id: " ".join(text.split()) for id, text in session.execute(statement) if text}
+
+
 def counts(session: Session, person_id: uuid.UUID) -> dict[str, int]:
-    """A reviewer's workload, regardless of filters: `waiting`, `mine`, `today` (by UTC) and the target `per_day`."""
-    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    """A reviewer's workload, regardless of filters; see ReviewStats. Days are by UTC."""
+    midnight = begin_of_day()
     subject = func.coalesce(VerdictRecord.rollout_id, VerdictRecord.flag_id)
     today = select(func.count(subject.distinct())).where(
         VerdictRecord.person_id == person_id,
@@ -292,8 +314,18 @@ def counts(session: Session, person_id: uuid.UUID) -> dict[str, int]:
         VerdictRecord.taken_back_at.is_(None),
     )
     target = session.get(ReviewTarget, person_id)
+    sampled = select(AuditSample.id).where(AuditSample.rollout_id == ReviewItem.rollout_id).exists()
+    waiting = select(
+        func.count(), func.count(ReviewItem.harm), func.count().filter(ReviewItem.rollout_id.is_not(None), sampled)
+    ).where(ReviewItem.verdict.is_(None))
+    waits, flagged, audits = session.execute(waiting).one()
+    drawn = select(func.count(AuditSample.id)).where(AuditSample.created_at >= midnight)
     return {
-        "waiting": count_waiting(session),
+        "waiting": waits,
+        "flagged": flagged,
+        "audits": audits,
+        "audits_today": session.scalar(drawn) or 0,
+        "audits_per_day": limit_per_day(session),
         "mine": count_matching(session, ReviewFilter(mine=True), person_id),
         "today": session.scalar(today) or 0,
         "per_day": target.per_day if target else PER_DAY,

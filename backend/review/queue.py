@@ -6,14 +6,18 @@ calls `refresh` for everything, because a verdict changes a detector's precision
 
 import uuid
 from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from backend.domain.notifications.notices import NoticeKind
+from backend.notifications.outbox import announce
+from backend.notifications.tables import Notice
 from backend.review.tables import ReviewItem
 
-_WRITTEN = ("detectors", "cluster", "suspicion", "reward_share", "rank", "verdict", "reviewers", "created_at")
+_WRITTEN = ("detectors", "cluster", "suspicion", "reward_share", "rank", "harm", "verdict", "reviewers", "created_at")
 _FEW = 5
 """Of fewer flagged rollouts none is drawn, if there are more that are less alike: their places would fill up."""
 _LOCK = 0x70726F63
@@ -118,6 +122,29 @@ UPDATE review_items item SET rank = placed.rank FROM placed WHERE item.id = plac
 rollout that resembles it: of its run with its reward to a tenth, else of its run, of its environment, of all. With its
 own reward it is then ranked like that rollout, so that rank and reward reveal nothing."""
 
+_HARM = """
+WITH touched AS (
+  SELECT environment_id, cluster FROM review_items WHERE id = ANY(:ids) AND cluster IS NOT NULL
+), weighed AS (
+  SELECT item.id, item.environment_id, coalesce(item.cluster, item.id::text) AS cluster,
+         CASE WHEN sample.id IS NULL AND item.detectors <> '{}' THEN item.suspicion * item.reward_share
+           * CASE WHEN run.kind = 'training' AND run.status IN ('queued', 'running') THEN 2 ELSE 1 END END AS harm
+  FROM review_items item JOIN runs run ON run.id = item.run_id
+  LEFT JOIN audit_samples sample ON sample.rollout_id = item.rollout_id
+  WHERE item.verdict IS NULL
+    AND (:all OR item.id = ANY(:ids) OR (item.environment_id, item.cluster) IN (SELECT * FROM touched))
+), summed AS (
+  SELECT id, CASE WHEN harm IS NULL THEN NULL
+    WHEN row_number() OVER (PARTITION BY environment_id, cluster ORDER BY harm DESC NULLS LAST, id) = 1
+    THEN sum(harm) OVER (PARTITION BY environment_id, cluster) ELSE harm / (1 + harm) - 1 END AS harm
+  FROM weighed
+)
+UPDATE review_items item SET harm = summed.harm
+FROM summed WHERE item.id = summed.id AND item.harm IS DISTINCT FROM summed.harm
+"""
+"""The first waiting item of a cluster represents all of them: its verdict can be applied to the others. Items of the
+audit sample are reviewed blind in their own list, so the list by harm, which shows why, must not contain them."""
+
 _MARK = """
 WITH given AS (
   SELECT coalesce(rollout_id, flag_id) AS id, verdict, is_bulk, person_id, created_at, id AS record,
@@ -146,7 +173,7 @@ WHERE id = ANY(:ids)
 
 def place(session: Session, ids: Collection[uuid.UUID]) -> None:
     """Rank rollouts (or flags about a run) by their flags and the detectors' current precision."""
-    _write(session, (_PLACE, _MARK, _RANK, _MIX), ids)
+    _write(session, (_PLACE, _MARK, _RANK, _MIX, _HARM), ids)
 
 
 def mark(session: Session, ids: Collection[uuid.UUID]) -> None:
@@ -156,12 +183,33 @@ def mark(session: Session, ids: Collection[uuid.UUID]) -> None:
 
 def drop(session: Session, ids: Collection[uuid.UUID]) -> None:
     """Remove items that no detector flags any more, and rank the others again."""
-    _write(session, (_DROP, _PLACE, _RANK, _MIX), ids)
+    _write(session, (_DROP, _PLACE, _RANK, _MIX, _HARM), ids)
 
 
 def refresh(session: Session) -> None:
     """Rank everything again."""
-    _write(session, (_PLACE, _MARK, _RANK, _MIX), None)
+    _write(session, (_PLACE, _MARK, _RANK, _MIX, _HARM), None)
+
+
+def announce_waiting(session: Session) -> bool:
+    """Notify members once per day that flagged items wait, if new ones came since the last time."""
+    last = session.scalar(select(func.max(Notice.created_at)).where(Notice.kind == NoticeKind.REVIEW_WAITING))
+    if last and last > datetime.now(UTC) - timedelta(days=1):
+        return False
+    waiting = select(func.count(), func.max(ReviewItem.created_at)).where(
+        ReviewItem.verdict.is_(None), ReviewItem.harm.is_not(None)
+    )
+    count, newest = session.execute(waiting).one()
+    if not count or (last and newest <= last):
+        return False
+    announce(
+        session,
+        kind=NoticeKind.REVIEW_WAITING,
+        title=f"{count:,} flagged item{'s wait' if count > 1 else ' waits'} for review",
+        text="The queue lists them by expected harm.",
+        path="/review",
+    )
+    return True
 
 
 def _write(session: Session, statements: Collection[str], ids: Collection[uuid.UUID] | None) -> None:

@@ -23,6 +23,8 @@ class Part(StrEnum):
 
 
 class Order(StrEnum):
+    HARM = "harm"
+    """Flagged items alone, by expected harm, with the reason for each flag."""
     SUSPICION = "suspicion"
     """Suspicion times reward, one example of each cluster before its repeats."""
     NEWEST = "newest"
@@ -42,7 +44,12 @@ class ReviewFilter(BaseModel):
     """An empty or malformed id is ignored."""
     project: str = Field("", max_length=60)
     """Name or id. Empty: the project that the person works in, else all."""
-    order: Order = Order.SUSPICION
+    order: Order = Order.HARM
+
+    @property
+    def lists_flagged(self) -> bool:
+        """Whether only flagged items are listed, with their flags. Other lists in the order of harm are blind."""
+        return self.order is Order.HARM and self.shown is Part.UNREVIEWED and not self.mine
 
 
 class QueueRequest(Request):
@@ -54,7 +61,11 @@ class QueueRequest(Request):
     environment: str = Field("", max_length=40, description="Items of this environment only.")
     run: str = Field("", max_length=200, description="Items of this run only: its id, the end of it, or `last`.")
     project: ProjectText = None
-    order: Order = Field(Order.SUSPICION, description="Order of the queue.")
+    order: Order = Field(
+        Order.SUSPICION,
+        description="Order of the queue. `harm` lists flagged items alone, with their flags; the review is not blind. "
+        "`interval` lists the audit sample.",
+    )
 
 
 class ListReviewItems(QueueRequest, ListRequest):
@@ -129,6 +140,16 @@ class ReviewTargetRequest(Request):
     per_day: int = Field(ge=1, le=1000, description="Number of items that you intend to review per day.")
 
 
+class AuditLimitRequest(Request):
+    audits_per_day: Annotated[int, Cli(argument=True)] = Field(
+        ge=1, le=1000, description="Number of rollouts in the audit sample per day, of all runs."
+    )
+
+
+class AuditLimitResponse(Response):
+    audits_per_day: int
+
+
 class ItemFlag(Response):
     """A flag on an item under review."""
 
@@ -180,6 +201,14 @@ class ReviewStats(Response):
     by_environment: dict[str, int]
     waiting: int
     """Items without a verdict."""
+    flagged: int
+    """Items without a verdict in the order `harm`: flagged, and not in the audit sample."""
+    audits: int
+    """Items of the audit sample without a verdict."""
+    audits_today: int
+    """Rollouts in today's audit sample, reviewed or not."""
+    audits_per_day: int
+    """Limit of the audit sample per day."""
     mine: int
     """Items assigned to you."""
     today: int

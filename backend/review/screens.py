@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Role, Verdict
 from backend.environments.tables import Environment
 from backend.environments.views import with_rollout_views
@@ -26,6 +27,7 @@ from backend.web.transcripts import Span, bounded, transcript_of
 
 MOST_RUNS = 200
 """The newest, and the chosen one."""
+QUOTE_CHARACTERS = 240
 EXAMPLES = 3
 """Rollouts shown with a flag about a run."""
 MEANINGS = {
@@ -36,11 +38,18 @@ MEANINGS = {
 }
 EFFECTS = {
     Verdict.HONEST: "It counts against the detectors that flagged it.",
-    Verdict.HACK: "Later certificates replay it and must give it a low reward; exact repeats leave the gradient.",
+    Verdict.HACK: "Every later certificate replays it and must give it a low reward; exact repeats leave the gradient.",
     Verdict.BROKEN_REWARD: "Exact repeats leave the gradient, and authors are asked to repair the reward.",
     Verdict.UNSURE: "Nothing changes, and it stays in the queue of others.",
 }
-"""Effects of a verdict on a rollout; docs/safeguards.md has the details."""
+"""Effects of a verdict on a rollout, before it is given; docs/safeguards.md has the details."""
+CAUSED = {
+    Verdict.HONEST: "It counts against the detectors that flagged it.",
+    Verdict.HACK: "Every later certificate will replay this episode.",
+    Verdict.BROKEN_REWARD: "Exact repeats leave the gradient, and authors are asked to repair the reward.",
+    Verdict.UNSURE: "Nothing changes, and others still find it in their queue.",
+}
+"""Effects of a verdict on a rollout, after it was given."""
 
 
 def filter_options(
@@ -139,12 +148,15 @@ def rows_of(
     """Lines of the queue. An item to be judged on its transcript alone has no flags."""
     visible = [item.id for item in items if may_see(actor, item, chosen) or chosen.shown is Part.REVIEWED]
     flags = queries.flags_of_items(session, visible)
+    instructions = queries.instructions_of(session, [item.rollout_id for item in items if item.rollout_id])
     assigned = queries.assignees(session, [item.id for item in items])
     asked = "1" if chosen.shown is Part.REVIEWED else ""
     return [
         {
             "item": item,
             "flags": flags.get(item.id, ()),
+            "instruction": instructions.get(item.id, ""),
+            "quote": quote_of(item, flags.get(item.id, ())),
             "assignees": assigned.get(item.id, ()),
             "url": address(f"/review/{item.id}", chosen, evidence=asked),
         }
@@ -152,11 +164,22 @@ def rows_of(
     ]
 
 
+def quote_of(item: ReviewItem, flags: Sequence[Flag]) -> str:
+    """The passage that the strongest flag points at, else the end of the last reply."""
+    for flag in flags:
+        evidence = read_evidence(flag.evidence)
+        quotes = (*(span.quote for span in evidence.spans), str(flag.evidence.get("excerpt") or ""))
+        if quote := next((" ".join(each.split()) for each in quotes if each.strip()), ""):
+            return quote[:QUOTE_CHARACTERS]
+    return item.rollout.excerpt if item.rollout else ""
+
+
 def may_see(actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
-    """May the person see flags and verdicts? Flags about runs cannot be reviewed blind, a detector filter reveals the
-    flag, and people who have given their verdict or cannot give one may read everything."""
+    """May the person see flags and verdicts? Flags about runs cannot be reviewed blind, a detector filter and the list
+    by harm reveal the flag, and people who have given their verdict or cannot give one may read everything."""
     is_done = actor.person_id in item.reviewers
-    return is_done or item.rollout_id is None or bool(chosen.detector) or not actor.may(Role.REVIEWER)
+    is_listed = chosen.lists_flagged and item.harm is not None and item.verdict is None
+    return is_done or is_listed or item.rollout_id is None or bool(chosen.detector) or not actor.may(Role.REVIEWER)
 
 
 def may_have_seen(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
@@ -219,7 +242,7 @@ def item_page(
         "verdicts": [(each, str(key), MEANINGS[each], EFFECTS[each]) for key, each in enumerate(Verdict, 1)],
         "thread": queries.comments_on(session, item.id) if is_open else [],
         "ask_url": f"{here}{'&' if '?' in here else '?'}",  # ready for one more parameter
-        "action_url": address(f"/review/{item.id}", chosen, evidence=asked),
+        "action_url": address(f"/review/{item.id}", chosen, evidence="1" if is_open else ""),
         "skip_url": address(f"/review/{following}", chosen) if following else "",
     }
 

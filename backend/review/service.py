@@ -102,7 +102,7 @@ def assign_next(
 ) -> Sequence[uuid.UUID]:
     """Assign the first unassigned items of the queue, and return their ids."""
     statement = queries.items_matching(session, chosen, person_id).where(~queries.is_assigned())
-    statement = statement.order_by(ReviewItem.rank.desc(), ReviewItem.id.desc()).limit(count)
+    statement = statement.order_by(*(key.desc() for key in queries.keys_of(chosen))).limit(count)
     ids = session.scalars(statement.with_only_columns(ReviewItem.id)).all()
     assign(session, actor, ids, person_id)
     return ids

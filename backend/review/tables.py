@@ -4,7 +4,20 @@ import uuid
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, Uuid, false, select, text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    SmallInteger,
+    String,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    false,
+    select,
+    text,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, distinct_on
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
@@ -62,6 +75,7 @@ class ReviewItem(Base):
         Index("ix_review_items_waiting", "rank", "id", postgresql_where=_WAITING),
         Index("ix_review_items_waiting_environment", "environment_id", "rank", "id", postgresql_where=_WAITING),
         Index("ix_review_items_waiting_run", "run_id", "rank", "id", postgresql_where=_WAITING),
+        Index("ix_review_items_harm", "harm", "id", postgresql_where=text("verdict IS NULL AND harm IS NOT NULL")),
         Index("ix_review_items_cluster", "environment_id", "cluster"),
         Index("ix_review_items_created_at_id", "created_at", "id"),
     )
@@ -81,6 +95,9 @@ class ReviewItem(Base):
     rank: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
     """Highest first: suspicion x reward share / √cluster size, less 1 for all but the first of a cluster. Items
     of the audit sample borrow all of these but the reward share from a flagged item."""
+    harm: Mapped[float | None] = mapped_column(DOUBLE_PRECISION)
+    """Expected harm of a flagged item: suspicion x reward share, summed over the waiting items of its cluster, twice
+    while their run trains. Negative for repeats of a cluster. Null: not flagged, or in the audit sample."""
     verdict: Mapped[Verdict | None] = mapped_column(text_enum(Verdict))
     """The newest; null while it waits."""
     reviewers: Mapped[list[uuid.UUID]] = mapped_column(ARRAY(Uuid), default=list)
@@ -164,6 +181,16 @@ class AuditSample(Base):
     is_flagged: Mapped[bool] = mapped_column(default=False, server_default=false())
     """A detector had flagged it when it was drawn."""
     created_at: Mapped[CreatedAt]
+
+
+class AuditLimit(Base):
+    """How many rollouts the audit sample takes per day, in one row. No row: the default."""
+
+    __tablename__ = "audit_limits"
+    __table_args__ = (CheckConstraint("id = 1", name="single"),)
+
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, default=1)
+    per_day: Mapped[int]
 
 
 class VerdictFixture(Base):

@@ -124,8 +124,8 @@ def _compare(field: Field, operator: str, values: Sequence[Value]) -> Condition:
             case "~":
                 return select(literal(1)).select_from(tag).where(compare_word(tag.c.tag, "~", given)).exists()
             case _:
-                has_any: Condition = Run.tags.overlap(list(given))
-                return has_any
+                overlaps: Condition = Run.tags.overlap(list(given))
+                return overlaps
     if field.name == "pinned":
         return Run.is_pinned.is_(bool(given[0]))
     value = value_of(field)

@@ -59,16 +59,6 @@ class RunHeader:
         return counted if isinstance(counted, int) else self.run.next_seq - 1
 
     @property
-    def seconds_left(self) -> float | None:
-        """The worker's estimate, else by the rate so far."""
-        progress = self.run.progress
-        if (estimate := progress.get("seconds_left")) is not None:
-            return float(estimate)
-        left = int(progress.get("total") or 0) - int(progress.get("done") or 0)
-        rate = progress.get("rate")
-        return left / float(rate) if rate and left > 0 else None
-
-    @property
     def seconds(self) -> float | None:
         """From the start to the end or until now."""
         if self.run.started_at is None:

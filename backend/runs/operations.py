@@ -12,6 +12,7 @@ from backend.runs import charts, evaluations, queries, service
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
 from backend.runs.curves import CurvesRequest, CurvesResponse, curve_rows, read_curves, requested_runs
 from backend.runs.schemas import (
+    ArchiveRuns,
     EvaluationRequest,
     LogLineResponse,
     RunDetailResponse,
@@ -76,6 +77,13 @@ def tag_runs(session: Session, actor: Actor, request: TagRuns) -> Page[RunRespon
     """Add tags to several runs or remove them, and pin or unpin the runs."""
     runs = queries.runs_by_id(session, request.runs)
     service.tag_runs(session, runs, request.add, request.remove, is_pinned=request.is_pinned)
+    return Page(items=[RunResponse.of(run) for run in queries.find_runs(session, request.runs)])
+
+
+@operation("POST /runs/archive", role=Role.AUTHOR, in_project=True, command="run archive", tool=True)
+def archive_runs(session: Session, actor: Actor, request: ArchiveRuns) -> Page[RunResponse]:
+    """Archive runs, or take them out of the archive. Lists omit archived runs; they can be read and used as before."""
+    service.archive_runs(session, queries.runs_by_id(session, request.runs), is_archived=request.archived)
     return Page(items=[RunResponse.of(run) for run in queries.find_runs(session, request.runs)])
 
 

@@ -4,7 +4,6 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterable
-from dataclasses import dataclass
 from html import escape
 from typing import Annotated
 from urllib.parse import parse_qsl, urlencode
@@ -12,34 +11,25 @@ from urllib.parse import parse_qsl, urlencode
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.events import RUNS, Hub, topic_of
-from backend.domain.detectors.spec import Action
-from backend.domain.results.pass_at_k import REWARD
-from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.tables import Environment
 from backend.errors import InvalidInput
 from backend.projects.queries import get_project
 from backend.projects.schemas import MoveItems
 from backend.projects.service import move_items
-from backend.results.groups import task_ends
-from backend.results.matches import match_result
-from backend.results.run_figures import FiguresRequest, run_figures
-from backend.review.judged_curves import curve_of
-from backend.rollouts import queries as rollout_queries
+from backend.results.run_figures import FiguresRequest
 from backend.runs import queries
-from backend.runs.charts import Chart, Window, charts_of, columnar_points, latest_steps
+from backend.runs.charts import Window, charts_of, columnar_points, latest_steps
 from backend.runs.curves import CurvesRequest, curve_rows
 from backend.runs.header import RunHeader, head_blocks, run_header
-from backend.runs.list_pages import run_list
+from backend.runs.overview import run_overview
+from backend.runs.run_list import run_list
 from backend.runs.schemas import BulkRuns, RunListQuery
-from backend.runs.service import request_stop, tag_runs
-from backend.studies.patterns import known_onsets, pattern_name
-from backend.training.league import league_of
-from backend.training.tables import Intervention
+from backend.runs.service import archive_runs, request_stop, tag_runs
 from backend.web.csv_files import csv_response
 from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
 from backend.web.form_data import read_form
@@ -49,26 +39,6 @@ from backend.web.streams import AGAIN, END, live, live_page
 
 router = APIRouter()
 OVERVIEW = "runs/overview.html"
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutLinks:
-    """Links from a figure to its rollouts."""
-
-    run_id: uuid.UUID
-    scope: str = ""
-    """The filter of the figures; empty: the whole run."""
-
-    def to(self, expression: str = "", *, is_scoped: bool = True, **equal: object) -> str:
-        equals = (f"{name} = {value}" for name, value in equal.items())
-        where = " and ".join(filter(None, (self.scope if is_scoped else "", *equals, expression)))
-        return f"/runs/{self.run_id}/rollouts" + (f"?{urlencode({'where': where})}" if where else "")
-
-    def between(self, column: str, low: float, high: float) -> str:
-        name = column if column == REWARD else column_field_name(column)
-        if low == high:
-            return self.to(f"{name} = {low:.9g}")
-        return self.to(f"{name} >= {low:.9g} and {name} <= {high:.9g}")
 
 
 class ChartQuery(Window):
@@ -110,8 +80,14 @@ def change_selected_runs(
         raise InvalidInput("Select at least one run.")
     if form.choice == "compare":
         return see_other("/compare?" + urlencode([("run", run_id) for run_id in form.run]))
+    if form.choice == "delete":
+        return see_other("/deletions/new?" + urlencode([("run", run_id) for run_id in form.run]))
     runs = queries.runs_by_id(session, form.run)
-    if form.choice == "move":
+    if form.choice in ("archive", "unarchive"):
+        archive_runs(session, runs, is_archived=form.choice == "archive")
+        many = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+        notice = f"Archived {many}." if form.choice == "archive" else f"{many} back in the list."
+    elif form.choice == "move":
         project = get_project(session, form.project)
         request = MoveItems(runs=[str(run.id) for run in runs])
         notice = f"Moved to {move_items(session, actor.within(project.id), project, request).project}."
@@ -129,6 +105,8 @@ def change_selected_runs(
         is_added = form.choice == "tag"
         tag_runs(session, runs, form.tag if is_added else [], [] if is_added else form.tag)
         notice = f"{'Added' if is_added else 'Removed'} {', '.join(form.tag)}: {len(runs)} run{'s' * (len(runs) > 1)}."
+    if form.back:
+        return see_other(f"/runs/{form.back}", notice)
     kept = [(name, value) for name, value in parse_qsl(form.query) if name != "selected"]
     return see_other("/runs?" + urlencode([*kept, *(("selected", run.id) for run in runs)]), notice)
 
@@ -137,7 +115,7 @@ def change_selected_runs(
 def show_run(
     request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, choice: Annotated[FiguresRequest, Query()]
 ) -> HTMLResponse:
-    return page(request, OVERVIEW, _overview(session, run_id, choice, with_charts=True), block="run_figures")
+    return page(request, OVERVIEW, run_overview(session, run_id, choice, with_charts=True), block="run_figures")
 
 
 @router.get("/runs/{run_id}/events", response_class=EventSourceResponse)
@@ -156,7 +134,7 @@ async def run_events(
         overview, again = _overviews.read(
             (run_id, choice),
             time.monotonic() if run.status.is_over else since,
-            lambda: _overview(session, run_id, choice, with_charts=False),
+            lambda: run_overview(session, run_id, choice, with_charts=False),
             is_urgent=run.status.is_over,
         )
         names = ["run_outcome", "run_figures", "run_newest"]
@@ -208,49 +186,3 @@ def download_points(
     request = CurvesRequest(run=[str(run_id)], low=wanted.low, high=wanted.high).model_copy(update={"curve": names})
     rows = curve_rows(session, request) if names else iter(())
     return csv_response(wanted.chart, ("run", "name", "metric", "step", request.x.label, "value"), rows)
-
-
-def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> dict[str, object]:
-    run = queries.get_run(session, run_id)
-    is_training = run.kind is RunKind.TRAINING
-    has_seats = run.version.manifest.get("proctor", {}).get("seats") is not None
-    figures = run_figures(session, run, choice)
-    hardest, easiest = task_ends(session, figures.scope, 5) if figures.scoped.completed else ([], [])
-    head = run_header(session, run)
-    screened = 0
-    if is_training:
-        kept_out = (Intervention.run_id == run.id, Intervention.action == Action.SCREEN)
-        screened = session.scalar(select(func.sum(Intervention.rollouts)).where(*kept_out)) or 0
-    charts: list[Chart] = []
-    more_charts: list[Chart] = []
-    if is_training and with_charts:
-        metrics = latest_steps(session, run.id)
-        charts, more_charts = charts_of(run, metrics, is_screened=screened > 0)
-    scope = [f"phase = {figures.scope.phase}"] if figures.scope.phase else []
-    scope += [f"step = {figures.scope.step}"] if figures.scope.step is not None else []
-    return {
-        "head": head,
-        "run": run,
-        "match": match_result(session, run) if run.kind is RunKind.EVALUATION and has_seats else None,
-        "choice": urlencode(choice.model_dump(mode="json", exclude_none=True)),  # for the live stream
-        "figures": figures,
-        "links": RolloutLinks(run.id, " and ".join(scope)),
-        "hardest": hardest,
-        "easiest": easiest,
-        "newest": rollout_queries.newest(session, run, 6),
-        "checkpoints": queries.checkpoints(session, run_id=run.id) if is_training else (),
-        "league": league_of(session, run.id) if is_training else None,
-        "charts": charts,
-        "more_charts": more_charts,
-        "rules": [REWARD, *(name for name in run.columns if name != REWARD)],  # columns that can define success
-        "screened": screened,  # rollouts that detectors kept out of the gradient
-        "judged": next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,
-        "onsets": [
-            {
-                "from": onset.low,
-                "to": onset.high,
-                "label": f"onset: {pattern_name(onset.settings.detector, onset.settings.cluster)}",
-            }
-            for onset in (known_onsets(session, run.id) if is_training and with_charts else ())
-        ],
-    }

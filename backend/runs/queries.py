@@ -86,6 +86,7 @@ def _filtered(session: Session, filter: RunFilter, project_id: uuid.UUID | None)
     ):
         if value:
             statement = statement.where(column == value)
+    statement = statement.where(Run.archived_at.is_not(None) if filter.archived else Run.archived_at.is_(None))
     if filter.tag:
         statement = statement.where(Run.tags.contains([filter.tag]))
     if filter.text:

@@ -77,16 +77,27 @@ class TagRuns(Request):
     """Pin the runs to the top of the list, or unpin them."""
 
 
+class ArchiveRuns(Request):
+    """Runs to archive, or to take out of the archive."""
+
+    runs: Annotated[list[uuid.UUID], Cli(option="--run")] = Field(min_length=1, max_length=500)
+    """Ids of runs."""
+    archived: bool = True
+    """Whether they are archived from now on."""
+
+
 class BulkRuns(BaseModel):
     """The form beneath the list of runs: what to do with the selected ones."""
 
     run: list[uuid.UUID] = Field(default=[], max_length=500)
-    choice: Literal["tag", "untag", "pin", "unpin", "move", "stop", "compare"]
+    choice: Literal["tag", "untag", "pin", "unpin", "move", "stop", "compare", "archive", "unarchive", "delete"]
     tag: Tags = Field(default=[])
     project: str = ""
     """Id of the project to move to."""
     query: str = Field(default="", max_length=10_000)
     """Query of the list."""
+    back: uuid.UUID | None = None
+    """Run whose page has the form instead of the list."""
 
 
 class _Filter(FilterForm, Described):
@@ -123,6 +134,8 @@ class RunFilter(_Filter):
     """A tag of the run."""
     project: str | None = Field(default=None, max_length=60)
     """Name or id of a project. Default: all that you see."""
+    archived: bool = False
+    """Only archived runs. Default: without archived runs."""
     where: str | None = Field(default=None, max_length=MAX_LENGTH)
     """A filter: `status = failed and tag = paper and reward > 0.5`. It is added to the parameters above."""
     sort: str = Field(default="-created", max_length=130)
@@ -249,6 +262,8 @@ class RunResponse(Labels, Progress):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+    archived_at: datetime | None
+    """When it was archived. Lists omit archived runs."""
 
     @classmethod
     def of(cls, run: Run) -> Self:

@@ -16,13 +16,15 @@ from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.tags import MAX_TAGS
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, RunKind, RunStatus
-from backend.errors import Conflict, NotAllowed
+from backend.errors import Conflict, NotAllowed, NotFound
 from backend.graders.service import start_named
 from backend.notifications import outbox
 from backend.runs.evaluations import enqueue_shares
 from backend.runs.schemas import UpdateRun
 from backend.runs.tables import Run
+from backend.runs.usage import USAGE, count_usage
 from backend.studies.service import wake_studies
+from backend.studies.tables import StudyCheckpoint
 from backend.web.audit import Requester, audit
 
 PAUSE_REQUESTED = "pause_requested"
@@ -60,6 +62,15 @@ def tag_runs(
     announce(session, RUNS)
 
 
+def archive_runs(session: Session, runs: Sequence[Run], *, is_archived: bool) -> None:
+    """Archive runs, or take them out of the archive."""
+    now = datetime.now(UTC)
+    for run in runs:
+        run.archived_at = (run.archived_at or now) if is_archived else None
+    session.flush()
+    announce(session, RUNS)
+
+
 def begin_run(session: Session, run: Run) -> bool:
     """Start an attempt. False if the run has ended (it was stopped in the queue): do not run it then."""
     _lock(session, run)
@@ -83,14 +94,14 @@ def finish_run(
 
     Detectors then scan what an evaluation stored, and once it is complete its judges grade it. Training is scanned
     while it runs. People are notified of a failure, and of an evaluation that was paused; alarms report the pauses of
-    training.
+    training. Its starter is notified of its completion.
     """
     if not status.is_over:
         raise ValueError(f"{status} does not end a run")
     _lock(session, run)
     reason = plain_text(reason) if reason else None  # it may contain text of a model or an endpoint
     run.status = status
-    run.summary = {**run.summary, **(summary or {})}
+    run.summary = {**run.summary, **(summary or {}), USAGE: count_usage(session, run)}
     run.reason = reason
     run.ended_at = datetime.now(UTC)
     audit(session, None, "run.finish", "run", run.id, name=run.name, status=str(status), reason=reason)
@@ -105,6 +116,19 @@ def finish_run(
             run_id=run.id,
             evidence={"status": str(status), "attempt": run.attempt, "progress": run.progress},
         )
+    if status is RunStatus.COMPLETED and run.kind in {RunKind.EVALUATION, RunKind.TRAINING} and run.created_by:
+        of_study = select(StudyCheckpoint.id).where(StudyCheckpoint.run_id == run.id)
+        if not session.scalar(of_study.limit(1)):  # the study is what its starter waits for
+            outbox.announce(
+                session,
+                kind=NoticeKind.RUN_FINISHED,
+                title=f"{run.name} is complete",
+                text=f"The {run.kind} that you started has finished.",
+                path=f"/runs/{run.id}",
+                run_id=run.id,
+                person_id=run.created_by,
+                for_destinations=True,
+            )
     _announce(session, run)
     _wake_waiting(session, run)
     scan_finished_run(session, run)
@@ -165,6 +189,8 @@ def _lock(session: Session, run: Run) -> None:
     Refreshes only its columns: a full refresh would drop the rows that were loaded with it.
     """
     session.refresh(run, Run.__mapper__.column_attrs.keys(), with_for_update={"of": Run, "key_share": True})
+    if run.deletion_id is not None:
+        raise NotFound("Someone deleted this run in the meantime.")
 
 
 def _wake_waiting(session: Session, run: Run) -> None:

@@ -1,9 +1,8 @@
 """The other tabs of a run: groups, flags, configuration, log. Pages of a list are not live."""
 
 import uuid
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable
 from functools import partial
-from operator import itemgetter
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -20,6 +19,7 @@ from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.results import groups as run_groups
 from backend.runs import queries
 from backend.runs.header import HEAD_BLOCKS, run_header
+from backend.runs.overview import configuration_rows
 from backend.runs.rerun import drift
 from backend.runs.schemas import GroupFilter
 from backend.web.dependencies import SessionDep, Viewer
@@ -83,7 +83,7 @@ def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep,
     context = {
         "head": run_header(session, run),
         "run": run,
-        "rows": sorted(_flat(run.configuration), key=itemgetter(0)),
+        "rows": configuration_rows(run),
         "columns": weights,
         "drift": drift(run, run.policy),
         "changes": queries.setting_changes(session, run.id)[::-1] if is_training else (),
@@ -121,13 +121,3 @@ async def tab_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIte
     read = partial(_read_head, run_id=run_id)
     async for event in live_blocks(request, (topic_of("run", run_id),), "", HEAD_BLOCKS, read):
         yield event
-
-
-def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    rows: list[tuple[str, object]] = []
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            rows += _flat(value, f"{prefix}{name}.")
-        else:
-            rows.append((f"{prefix}{name}", value))
-    return rows

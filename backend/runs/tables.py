@@ -48,6 +48,10 @@ _HOME = text("""
         (SELECT project_id FROM used WHERE preference = 3)
     )
 """)
+_OF_DELETED = text("""
+    SELECT deletion_id FROM environments JOIN environment_versions v ON v.environment_id = environments.id
+    WHERE v.id = :version_id
+""")
 _CROSSING = text("""
     WITH restricted AS (
         SELECT v.id AS version_id, NULL::uuid AS policy_id, e.name, p.id, p.name AS project FROM projects p
@@ -96,6 +100,7 @@ class Run(Labelled, Base):
         Index("ix_runs_is_pinned_created_at_id", "is_pinned", "created_at", "id"),
         Index("ix_runs_name_id", "name", "id"),
         Index("ix_runs_tags", "tags", postgresql_using="gin"),
+        Index("ix_runs_deletion_id", "deletion_id", postgresql_where=text("deletion_id IS NOT NULL")),
     )
 
     id: Mapped[Id]
@@ -135,6 +140,9 @@ class Run(Labelled, Base):
     """The run that this one rescores, replays, repeats or branches from."""
     branch_step: Mapped[int | None]
     """Branches of a training run: the source's GRPO step whose weights it started from."""
+    archived_at: Mapped[datetime | None]
+    deletion_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("deletions.id", ondelete="RESTRICT"))
+    """Deleted: nothing finds it or what belongs to it (`core.row_access`)."""
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     started_at: Mapped[datetime | None]
@@ -157,6 +165,16 @@ class Run(Labelled, Base):
         return "source" in self.configuration
 
     @property
+    def seconds_left(self) -> float | None:
+        """The worker's estimate, else by the rate so far."""
+        progress = self.progress
+        if (estimate := progress.get("seconds_left")) is not None:
+            return float(estimate)
+        left = int(progress.get("total") or 0) - int(progress.get("done") or 0)
+        rate = progress.get("rate")
+        return left / float(rate) if rate and left > 0 else None
+
+    @property
     def can_resume(self) -> bool:
         """It ended early, or some rollouts failed."""
         stopped = {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}
@@ -166,6 +184,8 @@ class Run(Labelled, Base):
 @event.listens_for(Run, "after_insert")
 def _refuse_crossing_run(mapper: Mapper[Run], connection: Connection, run: Run) -> None:
     refuse_crossing(connection, run.id)
+    if run.deletion_id is None and connection.scalar(_OF_DELETED, {"version_id": run.version_id}):
+        raise Conflict("Someone deleted this environment in the meantime.")
 
 
 class MetricPoint(Base):

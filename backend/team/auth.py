@@ -46,6 +46,8 @@ class BrowserSecrets:
     session: str
     device: str
     """Identifies the browser at the next sign-in of this member."""
+    home: str
+    """The page that opens first: a reviewer's is the queue."""
 
 
 def first_admin_link(session: Session) -> str | None:
@@ -191,7 +193,8 @@ def _begin_session(session: Session, person: Person, client: ClientInfo, previou
     newest = select(WebSession.id).where(WebSession.person_id == person.id)
     newest = newest.order_by(WebSession.created_at.desc(), WebSession.id.desc()).limit(_SESSIONS_PER_PERSON)
     _end_sessions(session, (WebSession.person_id == person.id) & WebSession.id.not_in(newest))
-    return BrowserSecrets(secret, seal(f"{person.id} {new_secret()[:22]}", _DEVICE).decode())
+    home = "/review" if person.role is Role.REVIEWER else "/"
+    return BrowserSecrets(secret, seal(f"{person.id} {new_secret()[:22]}", _DEVICE).decode(), home)
 
 
 def sign_out(session: Session, actor: Actor) -> None:

@@ -76,7 +76,7 @@ def use_link(
 
 
 def _signed_in(secrets: auth.BrowserSecrets, url: str) -> Response:
-    response = see_other(url)
+    response = see_other(secrets.home if url == "/" else url)
     for name, secret, lifetime, path in (
         (SESSION_COOKIE, secrets.session, SESSION_LIFETIME, "/"),
         (DEVICE_COOKIE, secrets.device, timedelta(days=365), "/sign-in"),

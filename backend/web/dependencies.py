@@ -71,6 +71,7 @@ SessionDep = Annotated[Session, Depends(get_session, scope="function")]
 
 PLACES = {
     "checkpoint_id": "checkpoints",
+    "deletion_id": "deletions",
     "export_id": "exports",
     "fixture_id": "fixtures",
     "import_id": "environment_imports",
@@ -95,7 +96,7 @@ def get_actor(request: Request, session: SessionDep) -> Actor:
         raise NotSignedIn
     if chosen := _chosen_project(request, actor):
         actor = replace(actor, project_id=chosen)
-    limit_to(session, actor.access, actor.project_id)
+    limit_to(session, actor.access, actor.project_id, hides_deleted=actor.hides_deleted)
     if not actor.access.is_uniform:
         for name, text in request.path_params.items():
             actor = actor.within(_project_of_segment(session, request, name, str(text)))

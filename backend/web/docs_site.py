@@ -55,6 +55,7 @@ SECTIONS: Final = {
     "/settings/notifications": "notifications",
     "/settings": "deploy",
     "/projects": "organize",
+    "/shares": "sharing",
     "/team/review": "review#share-the-work",
     "/team": "accounts",
     "/audit": "accounts",

@@ -47,7 +47,10 @@ def read_form(model: type[M]) -> Callable[[Request], AsyncIterator[M]]:
 
 
 def parse_form(model: type[M], form: FormData) -> M:
-    """Read a form. An empty field counts as absent if the model has a default, because browsers send empty fields."""
+    """Read a form. An empty field counts as absent if the model has a default, because browsers send empty fields.
+
+    Fields that a model names in `emptied_by_forms` become empty.
+    """
     values: dict[str, object] = {}
     for name, field in model.model_fields.items():
         key = field.alias or name
@@ -56,7 +59,7 @@ def parse_form(model: type[M], form: FormData) -> M:
             values[key] = sent
         elif sent:
             values[key] = sent[-1]
-        elif key in form and field.is_required():
+        elif key in form and (field.is_required() or name in getattr(model, "emptied_by_forms", ())):
             values[key] = ""
     return validate(model, values)
 
@@ -99,6 +102,8 @@ class FormField:
     minimum: float | None
     maximum: float | None
     step: str
+    min_length: int | None
+    """Characters of a text; the browser asks for them before it sends the form."""
     choices: tuple[str, ...]
     unit: str
 
@@ -141,6 +146,7 @@ def form_fields(model: type[BaseModel], values: Mapping[str, object] | None = No
             minimum=schema.get("minimum", schema.get("exclusiveMinimum")),
             maximum=schema.get("maximum", schema.get("exclusiveMaximum")),
             step="1" if schema.get("type") == "integer" else "any",
+            min_length=schema.get("minLength"),
             choices=tuple(str(each) for each in schema.get("enum", ())),
             unit=str(schema.get("unit", "")),
         )

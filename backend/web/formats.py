@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from backend.domain.deletions import in_words
+
 MISSING = "–"
 
 
@@ -105,7 +107,7 @@ def compact_json(value: object) -> str:
 
 
 _FILTERS: tuple[Callable[..., str], ...] = (
-    *(ago, compact_json, duration, moment, number, percent, pretty_json),
+    *(ago, compact_json, duration, in_words, moment, number, percent, pretty_json),
     *(short, signed, size, usd, words),
 )
 FILTERS = {function.__name__: function for function in _FILTERS}

@@ -17,7 +17,7 @@ from sqlalchemy import Select, Update, and_, bindparam, event, func, select, upd
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, contains_eager
 
-from backend.domain.notifications.notices import NoticeKind
+from backend.deletions.tables import Deletion
 from backend.domain.projects.access import ProjectAccess, access_of
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
@@ -62,6 +62,7 @@ _PROJECTS = (  # a column of the same statement, so that no page needs another o
     .correlate(Person)
     .scalar_subquery()
 )
+_HAS_DELETIONS = select(Deletion.id).exists()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,8 @@ class Actor(Requester):
     """When the session or token ends if it is not used. None: never."""
     project_id: uuid.UUID | None = None
     """The project that the member chose to work in. None: all."""
+    hides_deleted: bool = True
+    """Whether anything is deleted that this request must not find."""
     access: ProjectAccess = field(default_factory=lambda: ProjectAccess(Role.VIEWER), hash=False)
     """The roles in all projects. `role` is the one in the project of the request's subject."""
 
@@ -172,12 +175,12 @@ def _session_and_unread_count() -> Select[WebSession, int, Any]:
     since = func.greatest(Person.created_at, func.now() - timedelta(days=UNREAD_DAYS))
     unread_count = (  # a column of the same statement, so that no page needs another one
         select(func.count(Notice.id))
-        .where(Notice.created_at >= since, Notice.kind != NoticeKind.TEST, Notice.is_for(Person.id), ~is_read)
+        .where(Notice.created_at >= since, Notice.is_for(Person.id), ~is_read)
         .correlate(Person)
         .scalar_subquery()
     )
     return (
-        select(WebSession, unread_count, _PROJECTS)
+        select(WebSession, unread_count, _PROJECTS, _HAS_DELETIONS)
         .join(WebSession.person)
         .options(contains_eager(WebSession.person))
         .where(WebSession.token_hash == bindparam("token_hash"))
@@ -188,7 +191,7 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
     found = session.execute(_session_and_unread_count(), {"token_hash": hash_secret(cookie)}).one_or_none()
     if found is None:
         return None
-    web_session, unread, projects = found
+    web_session, unread, projects, hides_deleted = found
     person, now = web_session.person, datetime.now(UTC)
     valid_until = min(web_session.expires_at, web_session.seen_at + SESSION_IDLE)
     if valid_until <= now or not person.is_active:
@@ -204,20 +207,21 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
         unread=unread,
         session_id=web_session.id,
         valid_until=valid_until,
+        hides_deleted=hides_deleted,
         access=_access_of(person.role, Role.ADMIN, projects),
     )
 
 
 def _actor_of_token(session: Session, token: str, *, is_use: bool) -> Actor | None:
     row = session.execute(
-        select(ApiToken, _PROJECTS)
+        select(ApiToken, _PROJECTS, _HAS_DELETIONS)
         .join(ApiToken.person)
         .options(contains_eager(ApiToken.person))
         .where(ApiToken.token_hash == hash_secret(token), ApiToken.revoked_at.is_(None))
     ).one_or_none()
     if row is None:
         return None
-    found, projects = row
+    found, projects, hides_deleted = row
     now = datetime.now(UTC)
     if not found.person.is_active or (found.expires_at is not None and found.expires_at <= now):
         return None
@@ -232,8 +236,16 @@ def _actor_of_token(session: Session, token: str, *, is_use: bool) -> Actor | No
         token_id=found.id,
         is_read_only=found.is_read_only,
         valid_until=found.expires_at,
+        hides_deleted=hides_deleted,
         access=access,
     )
+
+
+def access_of_person(session: Session, person_id: uuid.UUID) -> ProjectAccess | None:
+    """Return what a person may do in which project, or None if they are disabled."""
+    row = session.execute(select(Person.role, _PROJECTS).where(Person.id == person_id, Person.disabled_at.is_(None)))
+    found = row.one_or_none()
+    return _access_of(found[0], Role.ADMIN, found[1]) if found else None
 
 
 def _access_of(role: Role, limit: Role, projects: list[tuple[str, str, bool, str | None]] | None) -> ProjectAccess:

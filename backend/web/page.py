@@ -1,5 +1,6 @@
 """HTML responses: a whole page, or one block of it if htmx requests a part."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from urllib.parse import quote, unquote
@@ -12,6 +13,8 @@ from backend.web.identity import Actor
 from backend.web.templating import templates
 
 NOTICE_COOKIE = "proctor_notice"
+UNDO_COOKIE = "proctor_undo"
+_UNDO = re.compile(r"(/[a-z]+){1,2}/[0-9a-f-]{36}/undo")
 NOTICES_URL = "/notices"
 
 
@@ -79,8 +82,8 @@ def page(
     else:
         html = templates().get_template(template).render(_variables(request, context))
     response = HTMLResponse(html, status_code=status, headers={"Vary": "HX-Request, HX-Request-Type"})
-    if NOTICE_COOKIE in request.cookies:
-        response.delete_cookie(NOTICE_COOKIE, path="/")
+    for name in {NOTICE_COOKIE, UNDO_COOKIE} & request.cookies.keys():
+        response.delete_cookie(name, path="/")
     return response
 
 
@@ -90,11 +93,15 @@ def render_block(request: Request, template: str, block: str, context: object) -
     return "".join(loaded.blocks[block](loaded.new_context(_variables(request, context))))
 
 
-def see_other(url: str, notice: str = "") -> Response:
-    """Redirect after a change and show `notice` on that page. htmx gets a client-side redirect."""
+def see_other(url: str, notice: str = "", *, undo: str = "") -> Response:
+    """Redirect after a change and show `notice` on that page. htmx gets a client-side redirect.
+
+    `undo`: the address that undoes the change, `/deletions/ID/undo`; the notice then has a button for it.
+    """
     response = RedirectResponse(url, status_code=303)
-    if notice:
-        response.set_cookie(NOTICE_COOKIE, quote(notice[:300]), max_age=60, httponly=True, samesite="lax", path="/")
+    for name, value in ((NOTICE_COOKIE, quote(notice[:300])), (UNDO_COOKIE, undo)):
+        if value:
+            response.set_cookie(name, value, max_age=60, httponly=True, samesite="lax", path="/")
     return response
 
 
@@ -110,6 +117,7 @@ def _variables(request: Request, context: object) -> dict[str, object]:
         "side_doors": SIDE_DOORS,
         "docs_url": section_about(request.url.path),
         "notice": unquote(request.cookies.get(NOTICE_COOKIE, "")),
+        "undo": undo if _UNDO.fullmatch(undo := request.cookies.get(UNDO_COOKIE, "")) else "",
         "here": request.url.path.removesuffix("/events"),  # a page's stream renders parts of that page
         "path": request.url.path,
         **context,

@@ -12,7 +12,7 @@ from starlette.routing import compile_path
 from backend.domain.vocabulary import Role
 from backend.web.dependencies import RequireRole
 
-PUBLIC = frozenset({"/healthz", "/livez", "/sign-in", "/links/{secret}", "/notices/bell"})
+PUBLIC = frozenset({"/healthz", "/livez", "/sign-in", "/links/{secret}", "/shared/{secret}", "/notices/bell"})
 """Routes without a role, in addition to `/static`."""
 _PAGES_OF_FORMS = {
     "/training/preflights": "/training/new",

@@ -1,7 +1,7 @@
-"""Geometry of the small server-rendered charts, which `ui/charts.html` draws."""
+"""Geometry of the server-rendered charts, which `ui/charts.html` draws."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -17,6 +17,26 @@ class ChartBar:
     low: float = 0.0
     """Lower edge of a histogram's bin."""
     high: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlottedCurve:
+    label: str
+    pieces: list[str]
+    """SVG `points` of its unbroken stretches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Curves with the ends of both axes, in the drawing's coordinates."""
+
+    curves: list[PlottedCurve]
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+
+MOST_PLOTTED = 240
+"""Points of one drawn curve. A longer one keeps the lowest and highest of each stretch."""
 
 
 def extent(values: Sequence[float | None]) -> tuple[float, float]:
@@ -40,6 +60,45 @@ def polyline(values: Sequence[float | None], width: float, height: float, pad: f
         y = pad + (high - value) / (high - low) * (height - 2 * pad)
         pieces[-1].append(f"{pad + index * step:.1f},{y:.1f}")
     return [" ".join(piece) for piece in pieces if piece]
+
+
+def plot(
+    steps: Sequence[float],
+    curves: Mapping[str, Sequence[float | None]],
+    width: float,
+    height: float,
+    ends: tuple[float | None, float | None] = (None, None),
+) -> Plot:
+    """Draw curves over their steps. `ends`: values that the vertical axis includes."""
+    values = [value for curve in curves.values() for value in curve if value is not None]
+    low, high = extent([*values, *ends])
+    first, last = extent(steps)
+    drawn = []
+    for label, curve in curves.items():
+        pieces: list[list[str]] = [[]]
+        for index in _kept(curve):
+            value = curve[index]
+            if value is None or not math.isfinite(value):
+                pieces.append([])
+                continue
+            x, y = (steps[index] - first) / (last - first) * width, (high - value) / (high - low) * height
+            pieces[-1].append(f"{x:.1f},{y:.1f}")
+        # a point alone is drawn as a short line
+        drawn.append(PlottedCurve(label, [" ".join(each if len(each) > 1 else each * 2) for each in pieces if each]))
+    return Plot(drawn, (first, last), (low, high))
+
+
+def _kept(curve: Sequence[float | None]) -> list[int]:
+    """Return the places to draw: the lowest and the highest of each stretch."""
+    known = [index for index, value in enumerate(curve) if value is not None and math.isfinite(value)]
+    if len(known) <= MOST_PLOTTED:
+        return list(range(len(curve))) if len(curve) <= 2 * MOST_PLOTTED else known
+    size = -(-len(known) * 2 // MOST_PLOTTED)
+    kept: set[int] = set()
+    for start in range(0, len(known), size):
+        stretch = known[start : start + size]
+        kept |= {min(stretch, key=lambda place: curve[place] or 0), max(stretch, key=lambda place: curve[place] or 0)}
+    return sorted(kept | {known[0], known[-1]})
 
 
 def histogram(values: Sequence[float | None], width: float, height: float, count: int = 20) -> list[ChartBar]:

@@ -3,11 +3,12 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from backend.domain.environments.tools import CallUnreadable, split_calls
 from backend.domain.environments.views import MAX_HISTORY, RenderedView, ViewRenderer
+from backend.domain.text import json_text
 
 LONG_TEXT = 1500
 """Characters from which a message is collapsed."""
@@ -17,6 +18,10 @@ MOST_MARKED = 60
 """Marked messages in its middle that are shown as well."""
 MOST_CHARACTERS = 20_000
 """Characters of one message that are shown unless all are requested."""
+EXCERPT_START, EXCERPT_END = 24, 16
+"""Messages at the beginning and at the end of a conversation that a report shows."""
+EXCERPT_CHARACTERS = 3_000
+"""Characters of one message that a report shows."""
 SHORTEST_TIMING = 0.0005
 """Seconds. Less is not shown: it would read as 0 ms."""
 _TIMINGS = {"waited": "queue_seconds", "policy": "policy_seconds", "environment": "environment_seconds"}
@@ -288,6 +293,40 @@ def shortened(entry: Entry) -> Entry:
         return entry
     pieces, reasoning = [Piece(text[:MOST_CHARACTERS])], entry.reasoning[:MOST_CHARACTERS]
     return replace(entry, pieces=pieces, reasoning=reasoning, left_out=left_out, calls=())
+
+
+def excerpt(entries: Sequence[Entry]) -> list[Entry]:
+    """Return as much of a conversation as a report shows: its beginning and its end, with long texts cut."""
+    omitted = len(entries) - EXCERPT_START - EXCERPT_END
+    if omitted <= 1:
+        return [_cut(entry) for entry in entries]
+    gap = Entry("not shown", [Piece(f"{omitted:,} messages are not shown here.")])
+    return [*map(_cut, entries[:EXCERPT_START]), gap, *map(_cut, entries[-EXCERPT_END:])]
+
+
+def _cut(entry: Entry) -> Entry:
+    """Cut everything in an entry that is long, also if something is marked in it."""
+    pieces, left = [], EXCERPT_CHARACTERS
+    for piece in entry.pieces:
+        if left > 0 or not piece.text:
+            pieces.append(replace(piece, text=piece.text[:left]))
+        left -= len(piece.text)
+    whole = len(json_text([[asdict(call) for call in (*entry.calls, *entry.not_made)], entry.action, entry.note]))
+    is_long = left < 0 or len(entry.reasoning) > EXCERPT_CHARACTERS or whole > 2 * EXCERPT_CHARACTERS
+    if not is_long:
+        return entry
+    return replace(
+        entry,
+        pieces=pieces,
+        reasoning=entry.reasoning[:EXCERPT_CHARACTERS],
+        thought=(),
+        calls=(),
+        not_made=(),
+        results=(),
+        action=entry.action if whole <= 2 * EXCERPT_CHARACTERS else None,
+        note=(entry.note or "")[:300] or None,
+        left_out=max(0, -left) + max(0, len(entry.reasoning) - EXCERPT_CHARACTERS),
+    )
 
 
 def mark(text: str, quotes: Iterable[str], ranges: Iterable[tuple[int, int]] = ()) -> list[Piece]:

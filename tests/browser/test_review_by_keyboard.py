@@ -48,7 +48,7 @@ def _verdicts() -> list[tuple[str, str]]:
 
 
 def test_the_queue_is_worked_off_by_keys(page: Page, flags: list[Flag]) -> None:
-    page.goto("/review")
+    page.goto("/review?order=suspicion")
     expect(page.locator("#suspects tbody tr")).to_have_count(2)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="A rollout")).to_be_visible()
@@ -67,7 +67,7 @@ def test_the_queue_is_worked_off_by_keys(page: Page, flags: list[Flag]) -> None:
     expect(page.get_by_text("Odd 1.")).to_be_visible()
     expect(page.get_by_text("2 clicks? no, keys")).to_be_visible()
     page.keyboard.press("1")
-    expect(page.get_by_text("Verdict: honest. This is the next item.")).to_be_visible()
+    expect(page.get_by_text("Undo (u). This is the next item.")).to_be_visible()
     page.keyboard.press("4")
     expect(page.get_by_text("Nothing is left to review")).to_be_visible()
     assert _verdicts() == [("hack", "2 clicks? no, keys"), ("honest", ""), ("unsure", "")]
@@ -85,7 +85,7 @@ def test_a_phone_shows_what_is_left_to_do_and_takes_a_verdict_back(page: Page, f
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"/review/{flags[0].rollout_id}")
     page.get_by_role("button", name="hack").click()
-    expect(page.get_by_text("Verdict: hack, but no certificate replays it")).to_be_visible()
+    expect(page.get_by_text("Verdict: hack. No certificate replays it")).to_be_visible()
     expect(page.get_by_label("Highest reward")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     undo = page.get_by_role("button", name="Undo “hack”")

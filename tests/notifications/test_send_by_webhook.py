@@ -12,6 +12,7 @@ from sqlalchemy import select, update
 
 from backend.core.session import transaction
 from backend.core.tables import Job
+from backend.domain.notifications.chat import WebhookFormat
 from backend.domain.notifications.notices import PAUSES_SECONDS, DeliveryStatus
 from backend.notifications import sending
 from backend.notifications.tables import Notice, NoticeDelivery
@@ -245,3 +246,14 @@ def test_notices_are_forgotten_after_90_days_with_their_deliveries(web: WebServe
     with transaction() as session:
         assert session.scalars(select(Notice.title)).all() == ["new"]
     assert only_delivery().notice.title == "new"
+
+
+@pytest.mark.parametrize("format", [WebhookFormat.SLACK, WebhookFormat.DISCORD])
+def test_a_chat_gets_its_format(web: WebServer, format: WebhookFormat) -> None:
+    with transaction() as own:
+        webhook(own, web.url).configuration = {"url": web.url, "format": str(format)}
+        tell(own)
+    carry_out()
+    (got,) = web.received
+    assert ("blocks" in got.json, "embeds" in got.json) == (format == "slack", format == "discord")
+    assert "game is paused" in str(got.json)

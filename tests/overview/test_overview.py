@@ -66,4 +66,4 @@ def test_the_front_page_asks_the_database_a_bounded_number_of_times(viewer: Test
         factories.make_flag(session, run, None)
     with statements_of(session) as sent:
         viewer.get("/")
-    assert sum(each.lstrip().upper().startswith("SELECT") for each in sent) <= 14
+    assert sum(each.lstrip().upper().startswith("SELECT") for each in sent) <= 28

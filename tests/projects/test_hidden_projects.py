@@ -2,26 +2,36 @@
 
 import json
 import re
+import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from sqlalchemy.orm import Session
+from sqlalchemy import select, true, update
+from sqlalchemy.orm import Session, aliased
 
 from backend.app import OPERATIONS
 from backend.checkpoints.tables import Export
 from backend.core.row_access import limit_to, owned_tables
 from backend.core.tables import Base
+from backend.deletions.tables import Deletion
+from backend.domain.deletions import DeletedKind
 from backend.domain.graders.settings import GraderKind
 from backend.domain.projects.access import ProjectAccess
+from backend.domain.shares import ShareKind
 from backend.domain.studies.study import StudyKind
 from backend.domain.vocabulary import Role, RunKind
+from backend.environments.tables import Environment
 from backend.errors import NotFound
 from backend.graders.tables import Grader
 from backend.operations.declaration import operations_of
 from backend.projects.tables import Project
 from backend.review.tables import VerdictFixture
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
+from backend.shares.tables import Share
 from backend.studies.tables import Study
 from backend.training.tables import Preflight
 from backend.web.dependencies import PLACES
@@ -76,10 +86,28 @@ def hidden(app: FastAPI, session: Session) -> HiddenItems:
     study = Study(kind=StudyKind.ONSET, run_id=run.id, version_id=version.id, settings={})
     grader = Grader(name="secret_judge", kind=GraderKind.JUDGE, policy_id=policy.id, settings={})
     preflight = Preflight(version_id=version.id)
-    session.add_all([export, fixture, study, grader, preflight])
+    share = Share(
+        kind=ShareKind.RUN,
+        name="secret run",
+        run_id=run.id,
+        choice={"kind": "run", "item": [str(run.id)]},
+        token_hash=bytes(32),
+        created_by=make_person(session, Role.ADMIN).id,
+        expires_at=datetime.now(UTC) + timedelta(days=1),
+    )
+    deletion = Deletion(
+        request_id=project.id,
+        kind=DeletedKind.RUN,
+        item_id=project.id,
+        name="secret deletion",
+        project_id=project.id,
+        purge_at=datetime.now(UTC),
+    )
+    session.add_all([export, fixture, study, grader, preflight, share, deletion])
     session.flush()
     rows = {
         "run": run,
+        "deletion": deletion,
         "policy": policy,
         "checkpoint": checkpoint,
         "export": export,
@@ -92,6 +120,7 @@ def hidden(app: FastAPI, session: Session) -> HiddenItems:
         "study": study,
         "grader": grader,
         "preflight": preflight,
+        "share": share,
     }
     ids = {name: str(row.id) for name, row in rows.items()} | {"name": environment.name, "number": "1"}
     person = make_person(session, Role.TRAINER)
@@ -114,6 +143,25 @@ def test_every_operation_refuses_a_row_of_a_hidden_project(session: Session, hid
             operation.run(session, hidden.trainer, arguments)
         tried += 1
     assert tried > 80
+
+
+def test_every_operation_refuses_a_row_of_a_deleted_run_or_environment(session: Session, hidden: HiddenItems) -> None:
+    mark = uuid.UUID(hidden.ids["deletion"])
+    for table, name in ((Run, "run"), (Environment, "environment")):
+        session.execute(update(table).where(table.id == uuid.UUID(hidden.ids[name])).values(deletion_id=mark))
+    session.expunge_all()
+    everyone = Actor(hidden.trainer.person_id, Role.ADMIN, name="Admin", access=ProjectAccess(Role.ADMIN))
+    limit_to(session, everyone.access)
+    stay = {"deletion", "grader", "policy"}
+    tried = 0
+    for operation in OPERATIONS_OF_ALL:
+        names = operation.rows.keys() - OF_THE_TEAM - stay
+        if names and not operation.rows.keys() & stay:
+            arguments = {name: hidden.ids.get(name, "x") for name in [*operation.rows, *operation.plain]}
+            with pytest.raises(NotFound):
+                operation.run(session, everyone, arguments)
+            tried += 1
+    assert tried > 70
 
 
 def test_every_page_and_form_refuses_an_id_of_a_hidden_project(app: FastAPI, hidden: HiddenItems) -> None:
@@ -147,10 +195,17 @@ def test_every_page_and_form_refuses_an_id_of_a_hidden_project(app: FastAPI, hid
             "/",
             "/compare",
         ),
-        *("/evaluations/new", "/training/new", "/data/sft", "/detectors", "/projects", "/notices"),
+        *("/evaluations/new", "/training/new", "/data/sft", "/detectors", "/projects", "/notices", "/shares"),
         *("/api/v1/runs", "/api/v1/environments", "/api/v1/policies", "/api/v1/checkpoints"),
         *("/api/v1/review/items", "/api/v1/flags", "/api/v1/graders", "/api/v1/exports", "/api/v1/checkpoints/tree"),
-        *("/api/v1/training/choices", "/api/v1/projects", "/api/v1/notices"),
+        *(
+            "/api/v1/training/choices",
+            "/api/v1/projects",
+            "/api/v1/notices",
+            "/api/v1/deletions",
+            "/deleted",
+            "/api/v1/shares",
+        ),
     ],
 )
 def test_lists_and_choices_omit_what_is_hidden(session: Session, hidden: HiddenItems, address: str) -> None:
@@ -165,6 +220,9 @@ def test_lists_and_choices_omit_what_is_hidden(session: Session, hidden: HiddenI
     ("method", "address", "body"),
     [
         ("GET", "/api/v1/rollouts?run_id={run}", {}),
+        ("POST", "/api/v1/shares", {"kind": "run", "item": ["{run}"]}),
+        ("POST", "/api/v1/shares", {"kind": "environment", "item": ["secret_game"]}),
+        ("GET", "/compare/report.html?run={run}&run={run}", {}),
         ("GET", "/api/v1/compare?first={run}&second={run}", {}),
         ("GET", "/compare?first={run}&second={run}", {}),
         ("GET", "/api/v1/sft?run={run}", {}),
@@ -182,6 +240,9 @@ def test_lists_and_choices_omit_what_is_hidden(session: Session, hidden: HiddenI
         ("POST", "/api/v1/compare/baselines", {"run": "{run}"}),
         ("POST", "/api/v1/exports", {"checkpoint": "{checkpoint}"}),
         ("POST", "/api/v1/projects/Default/items", {"runs": ["{run}"]}),
+        ("POST", "/api/v1/deletions", {"runs": ["{run}"], "environments": ["secret_game"]}),
+        ("POST", "/api/v1/runs/archive", {"runs": ["{run}"]}),
+        ("GET", "/deletions/new?run={run}", {}),
     ],
 )
 def test_ids_in_queries_and_bodies_find_nothing(
@@ -196,6 +257,26 @@ def test_ids_in_queries_and_bodies_find_nothing(
     assert method == "GET" or answer.status_code in {404, 422}, answer.text
     for word in ("secret_game v", "secret run", "secret_fixture"):
         assert word not in answer.text
+
+
+def test_an_alias_finds_no_row_of_a_hidden_project_or_deleted_run(session: Session, hidden: HiddenItems) -> None:
+    other, rollouts = aliased(Run), aliased(Rollout)
+    beside = select(Run.id, other.id, rollouts.id).select_from(Run)
+    beside = beside.outerjoin(other, true()).outerjoin(rollouts, true())
+    alone = select(rollouts.id)
+    seen = make_run(session)
+    assert session.scalars(alone).all()
+
+    limit_to(session, hidden.trainer.access)
+    assert session.execute(beside).all() == [(seen.id, seen.id, None)]
+    assert session.scalars(alone).all() == []
+
+    limit_to(session, ProjectAccess(Role.ADMIN))
+    run = session.get_one(Run, uuid.UUID(hidden.ids["run"]))
+    run.deletion_id = uuid.UUID(hidden.ids["deletion"])
+    session.flush()
+    assert session.execute(beside).all() == [(seen.id, seen.id, None)]
+    assert session.scalars(alone).all() == []
 
 
 def test_names_of_hidden_items_are_taken(session: Session, hidden: HiddenItems) -> None:

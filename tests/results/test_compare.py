@@ -14,6 +14,8 @@ from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.policies.service import ensure_scripted_policies
+from backend.results.scores import TaskKey, merge, scores, side_of
+from backend.rollouts.tables import Group, Task
 from backend.runs.tables import Run
 from tests.factories import make_checkpoint, make_environment_version, make_policy, make_rollouts, make_run, random_rows
 
@@ -262,3 +264,24 @@ def test_one_run_is_not_a_comparison(session: Session, viewer: TestClient, versi
     assert viewer.get(f"/api/v1/compare?run={run.id}").status_code == 422
     assert viewer.get("/api/v1/compare?run=nonsense&run=x").status_code == 422
     assert "Runs on the same version are listed first" in viewer.get(f"/compare?b={run.id}").text
+
+
+def test_scores_by_task_are_the_means_of_the_completed_rollouts(session: Session) -> None:
+    run = make_run(session)
+    rows = random_rows(24, seed=5, failing=0.3)
+    rollouts = make_rollouts(session, run, rows, group_size=3)
+    found = scores(session, side_of(session, run))
+    for start in range(0, len(rows), 3):
+        task = session.get_one(Task, session.get_one(Group, rollouts[start].group_id).task_id)
+        own = [each for each in rollouts[start : start + 3] if each.columns]
+        key = TaskKey(task.split, task.index, task.seed, run.version.environment_id)
+        if not own:
+            assert key not in found.tasks
+            continue
+        row = found.tasks[key]
+        expected = np.mean([[*(each.columns or ()), each.reward] for each in own], axis=0)
+        assert found.values[row] == pytest.approx(expected, abs=1e-6)
+        assert (found.task_ids[row], found.levels[row], found.spreads[row].count) == (task.id, task.level, len(own))
+        variance = np.var([each.reward for each in own], ddof=1) if len(own) > 1 else None
+        assert found.spreads[row].variance == (variance if variance is None else pytest.approx(variance, abs=1e-6))
+    assert merge([found]).tasks == found.tasks

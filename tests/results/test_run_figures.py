@@ -12,6 +12,7 @@ from backend.domain.results.pass_at_k import pass_at_k, pass_hat_k
 from backend.domain.vocabulary import ErrorKind, Phase, RunKind
 from backend.runs.tables import Run
 from tests.factories import make_environment_version, make_group, make_rollout, make_rollouts, make_run, random_rows
+from tests.statements import statements_of
 
 GROUP = 4
 
@@ -178,3 +179,18 @@ def test_the_normalized_score_needs_a_floor_and_a_gold_reward(session: Session, 
     assert "normalized score" in viewer.get(f"/runs/{known.id}").text
     assert figures(viewer, unknown)["normalized"] is None
     assert "normalized score" not in viewer.get(f"/runs/{unknown.id}").text
+
+
+def test_figures_of_an_ended_run_are_read_once_until_it_has_other_rollouts(
+    session: Session, viewer: TestClient
+) -> None:
+    run = evaluated(session, [[1, 1, 0], [0, 1, 0]], group_size=1)
+    first = figures(viewer, run)
+    assert viewer.get(f"/runs/{run.id}").status_code == 200
+    with statements_of(session) as sent:
+        assert figures(viewer, run) == first
+        assert viewer.get(f"/runs/{run.id}").status_code == 200
+    assert not [each for each in sent if "FROM rollouts r" in each]
+    make_rollout(session, run, make_group(session, run, index=2), [1, 1, 0])  # as after a resume
+    assert figures(viewer, run)["coverage"]["completed"] == 3
+    assert figures(viewer, run, at_least=0.5)["success"]["rate"]["count"] == 3

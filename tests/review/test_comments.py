@@ -94,7 +94,7 @@ def test_the_recipient_finds_it_in_the_bell(session: Session, client_for: Client
 def test_the_thread_is_hidden_from_whoever_reviews_blind(client_for: ClientFor, item: uuid.UUID) -> None:
     first, second = client_for(Role.REVIEWER), client_for(Role.AUTHOR)
     first.post(f"/review/{item}/comments", data={"text": "surely a hack"})
-    assert "surely a hack" not in second.get(f"/review/{item}").text
+    assert "surely a hack" not in second.get(f"/review/{item}?order=suspicion").text
     assert "surely a hack" in second.get(f"/review/{item}?evidence=1").text
     second.post(f"/review/{item}", data={"verdict": "hack"})
     assert "surely a hack" in second.get(f"/review/{item}").text
@@ -133,5 +133,5 @@ def test_an_assignment_is_announced_once_and_not_to_oneself(
 
 def test_the_page_shows_what_each_verdict_means_and_causes(reviewer: TestClient, item: uuid.UUID) -> None:
     page = reviewer.get(f"/review/{item}").text
-    for text in ("The reward was tricked out of the environment.", "Later certificates replay it"):
+    for text in ("The reward was tricked out of the environment.", "Every later certificate replays it"):
         assert f"{text}" in page.split('class="verdicts explained"')[1].split("</div>")[0]

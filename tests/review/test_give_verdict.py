@@ -50,7 +50,7 @@ def test_it_counts_for_all_flags_of_the_rollout_and_continues(
 
 def test_it_is_blind_only_where_nothing_was_reported(reviewer: TestClient, session: Session, flags: list[Flag]) -> None:
     first, second = flags[0].rollout_id, flags[2].rollout_id
-    reviewer.post(f"/review/{first}", data={"verdict": "hack"})
+    reviewer.post(f"/review/{first}?order=suspicion", data={"verdict": "hack"})
     reviewer.post(f"/review/{second}?evidence=1", data={"verdict": "hack"})
     reviewer.post(f"/review/{first}", data={"verdict": "honest"})
     records = session.scalars(select(VerdictRecord).where(VerdictRecord.flag_id.in_([flags[0].id, flags[2].id])))
@@ -164,7 +164,7 @@ def test_a_hack_that_is_no_fixture_is_reported_with_the_form_for_its_bound(
     """The version of these rollouts declares no floor."""
     answer = reviewer.post(f"/review/{flags[0].rollout_id}", data={"verdict": "hack"})
     following = reviewer.get(answer.headers["location"]).text
-    assert "Verdict: hack, but no certificate replays it: its version declares no floor" in following
+    assert "Verdict: hack. No certificate replays it: its version declares no floor" in following
     assert "An author can: Ann." not in following
     assert 'name="bound"' not in following
     author = sign_in(app, session, make_person(session, Role.AUTHOR, "ann@example.org", name="Ann"))

@@ -119,6 +119,6 @@ def test_the_time_left_is_as_the_worker_foresees_it(session: Session) -> None:
     progress = {"phase": "grpo", "done": 10, "total": 110, "rate": 10.0}
     run = make_run(session, kind=RunKind.TRAINING, status=RunStatus.RUNNING, progress=progress)
     head = RunHeader(run, 0, 0, is_settled=False)
-    assert head.seconds_left == 10.0
+    assert head.run.seconds_left == 10.0
     run.progress = {**progress, "seconds_left": 321.5}
-    assert head.seconds_left == 321.5
+    assert head.run.seconds_left == 321.5

@@ -411,14 +411,14 @@ async def test_a_webhook_reaches_no_private_address(configure: Configure) -> Non
         configure()
         for host in LITERALS:
             with pytest.raises(DeliveryFailed):
-                await asyncio.to_thread(send_webhook, f"http://{host}:{service.port}/hook", MESSAGE, "secret")
+                await asyncio.to_thread(send_webhook, {"url": f"http://{host}:{service.port}/hook"}, MESSAGE, "secret")
         assert service.paths == []
         configure(f"127.0.0.1:{service.port}")
-        await asyncio.to_thread(send_webhook, f"{service.url}/hook", MESSAGE, "secret")
+        await asyncio.to_thread(send_webhook, {"url": f"{service.url}/hook"}, MESSAGE, "secret")
         assert service.paths == ["/hook"]
         service.status = 500
         with pytest.raises(DeliveryFailed, match="HTTP 500") as caught:
-            await asyncio.to_thread(send_webhook, f"{service.url}/hook", MESSAGE, "secret")
+            await asyncio.to_thread(send_webhook, {"url": f"{service.url}/hook"}, MESSAGE, "secret")
         assert SECRET not in str(caught.value)
 
 

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
 from backend.team.auth import first_admin_link
+from backend.team.passwords import SHORTEST
 from backend.team.service import issue_local_token
 from backend.team.tables import Person, SignInLink
 from backend.web.identity import SESSION_COOKIE
@@ -23,7 +24,9 @@ def _path(link: str) -> str:
 def test_a_fresh_installation_gives_a_link_to_its_first_administrator(session: Session, stranger: TestClient) -> None:
     link = first_admin_link(session)
     assert link
-    assert "admin@localhost" in stranger.get(_path(link)).text
+    page = stranger.get(_path(link)).text
+    assert "admin@localhost" in page
+    assert f'minlength="{SHORTEST}"' in page
     answer = stranger.post(_path(link), data={"name": "Ada", "password": GOOD})
     assert answer.status_code == 303
     assert SESSION_COOKIE in answer.cookies

@@ -10,7 +10,8 @@ from starlette.datastructures import FormData
 
 from backend.errors import InvalidInput
 from backend.web import formats, svg
-from backend.web.form_data import parse_form, validate
+from backend.web.form_data import form_fields, parse_form, validate
+from backend.web.templating import templates
 
 
 class Order(BaseModel):
@@ -44,6 +45,12 @@ class Limited(BaseModel):
     color: Literal["red", "blue"] = "red"
     owner: uuid.UUID | None = None
     tags: list[str] = Field([], max_length=1)
+
+
+def test_the_browser_asks_for_the_least_number_of_characters() -> None:
+    assert [field.min_length for field in form_fields(Limited)] == [2, *[None] * 5]
+    forms = templates().get_template("ui/forms.html").module
+    assert 'minlength="2"' in str(forms.fields(Limited, only=["name"]))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

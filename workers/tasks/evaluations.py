@@ -25,6 +25,7 @@ from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import Phase, RolloutStatus, RunStatus
 from backend.environments.tables import EnvironmentVersion
+from backend.results.regressions import announce_regression
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.environments.client import EnvServer, HostRefused
@@ -288,6 +289,9 @@ class EvaluationAttempt:
             if status is not RunStatus.RUNNING:
                 row.progress = {**row.progress, "done": sum(ended.values())}
                 finish_run(session, row, status, summarize(session, row, seconds=seconds, played=played), reason)
+        if status is RunStatus.COMPLETED:
+            with transaction() as session:
+                announce_regression(session, session.get_one(Run, self.run_id))
         outcome = "this worker's part is played" if status is RunStatus.RUNNING else str(status)
         failed = ended.get(RolloutStatus.FAILED, 0)
         self.recorder.log(f"{outcome}: {played} rollouts in {seconds:.1f} s, {failed} failed. {reason or ''}".strip())

@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -17,14 +17,17 @@ from sqlalchemy.orm import Session
 from backend.checkpoints.pruning import delete_leftovers
 from backend.checkpoints.transfers import wake_unfinished_transfers
 from backend.core.logs import configure_logging
-from backend.core.queue import count_waiting, send_wake_up
+from backend.core.queue import count_waiting, enqueue, send_wake_up
+from backend.core.row_access import hide_deleted
 from backend.core.session import after_commit, transaction
 from backend.core.tables import Job, Worker
+from backend.deletions.tables import Deletion
 from backend.domain.vocabulary import JobStatus, Queue, RunKind
 from backend.graders.budgets import grade_within_budgets
+from backend.notifications.outbox import send_digests
 from backend.notifications.tables import Notice
 from backend.review.audit_sample import draw_audits
-from backend.review.queue import refresh
+from backend.review.queue import announce_waiting, refresh
 from backend.rollouts.filters import body_of
 from backend.rollouts.tables import Rollout, RolloutText
 from backend.runs.tables import Run
@@ -51,6 +54,7 @@ KEEP_PREFLIGHTS = timedelta(days=7)
 """A preflight from which a run was started is kept with the run."""
 KEEP_NOTICES = timedelta(days=90)
 KEEP_EXPIRED_LINKS = timedelta(days=30)
+RETRY_PURGE = timedelta(days=1)
 BATCH = 200
 
 logger = structlog.get_logger(__name__)
@@ -94,15 +98,20 @@ def resend_wake_ups() -> int:
 
 
 def tidy() -> None:
-    """Delete what has expired, draw the audit sample, start graders within their budgets, sort the review queue, wake
-    transfer reports and check old certificates at night.
+    """Delete what has expired, draw the audit sample, start graders within their budgets, sort the review queue, notify
+    members of waiting items, send digests, wake transfer reports and check old certificates at night.
 
     Each step has its own transaction: a failing one does not stop the others.
     """
-    steps = (delete_expired, delete_leftovers, draw_audits, grade_within_budgets, refresh, wake_unfinished_transfers)
+    steps = (
+        purge_deleted,
+        *(delete_expired, delete_leftovers, draw_audits, grade_within_budgets, refresh, announce_waiting),
+        *(send_digests, wake_unfinished_transfers),
+    )
     for step in steps:
         try:
             with transaction() as session:
+                hide_deleted(session)
                 step(session)
         except Exception:
             logger.exception("tidying failed, trying again", step=step.__name__)
@@ -110,6 +119,15 @@ def tidy() -> None:
         check_again()
     except Exception:
         logger.exception("tidying failed, trying again", step="check_again")
+
+
+def purge_deleted(session: Session) -> None:
+    """Queue the removal of items deleted 30 days ago. One that has not ended within a day is queued again."""
+    is_stuck = Deletion.purge_started_at < func.now() - RETRY_PURGE
+    due = Deletion.purge_at <= func.now(), Deletion.purge_started_at.is_(None) | is_stuck
+    for deletion in session.scalars(select(Deletion).where(*due).with_for_update(skip_locked=True).limit(BATCH)):
+        deletion.purge_started_at = datetime.now(UTC)
+        enqueue(session, "deletions.purge", queue=Queue.CPU, arguments={"deletion_id": str(deletion.id)})
 
 
 def delete_expired(session: Session) -> None:

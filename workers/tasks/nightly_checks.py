@@ -55,6 +55,7 @@ def check_again(now: datetime | None = None) -> str | None:
         .where(
             EnvironmentVersion.number == newest.c.number,
             Environment.archived_at.is_(None),
+            Environment.deletion_id.is_(None),
             select(Certificate.id).where(Certificate.version_id == EnvironmentVersion.id).exists(),
             checks.c.at < now - (OLD_AFTER if now.hour in NIGHT else OVERDUE_AFTER),
         )

@@ -36,9 +36,11 @@ def run(context: JobContext) -> None:
             _fail(session, delivery, str(error))
             return
         configuration = dict(destination.configuration)
+        if delivery.person:
+            configuration["recipients"] = [delivery.person.email]
         send: Callable[[], None] = partial(send_mail, configuration, message, secret)
         if destination.kind is DestinationKind.WEBHOOK:
-            send = partial(send_webhook, configuration["url"], message, secret)
+            send = partial(send_webhook, configuration, message, secret)
     failure = None
     try:
         send()
@@ -87,6 +89,7 @@ def _waiting(session: Session, delivery_id: uuid.UUID) -> NoticeDelivery | None:
         .options(
             joinedload(NoticeDelivery.notice).joinedload(Notice.run),
             joinedload(NoticeDelivery.destination),
+            joinedload(NoticeDelivery.person),
         )
         .where(NoticeDelivery.id == delivery_id, NoticeDelivery.status == DeliveryStatus.WAITING)
         .with_for_update(of=NoticeDelivery)

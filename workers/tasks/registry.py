@@ -43,6 +43,7 @@ class JobBody:
 
 
 BODIES = {
+    "deletions.purge": JobBody("workers.tasks.deletions:run", owns_run=False),
     "environments.check": JobBody("workers.tasks.environment_checks:run"),
     "environments.attack": JobBody("workers.tasks.red_team:run", owns_run=False),
     "environments.train_attacker": JobBody("workers.tasks.red_team:train", owns_run=False),

@@ -17,6 +17,7 @@ import stat
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -130,7 +131,7 @@ def accepts_connections(socket_path: Path) -> bool:
     return True
 
 
-class EmbeddedServer:
+class EmbeddedServer(ABC):
     """A server in a child process. Start it from the main thread: it ends when the starting thread does."""
 
     stop_signal: signal.Signals
@@ -156,6 +157,26 @@ class EmbeddedServer:
                 pass_fds=() if keep is None else (keep,),
             )
         return self.process
+
+    @abstractmethod
+    def launch(self, keep: int | None = None) -> subprocess.Popen[bytes]:
+        """Spawn the server, which is not ready at once."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether it accepts connections."""
+
+    def start(self) -> None:
+        """Start it and wait until it accepts connections. Raises CannotStart with the log's last lines."""
+        process, deadline = self.launch(), time.monotonic() + START_TIMEOUT_SECONDS
+        name = type(self).__name__
+        while not self.is_ready():
+            if process.poll() is not None:
+                raise CannotStart(f"{name} ended at its start:\n{self.log.read_text(errors='replace')[-2000:]}")
+            if time.monotonic() > deadline:
+                self.stop()
+                raise CannotStart(f"{name} was not ready after {START_TIMEOUT_SECONDS} s; see {self.log}")
+            time.sleep(0.01)
 
     def stop(self) -> None:
         if self.process is None or self.process.poll() is not None:
@@ -186,17 +207,6 @@ class Postgres(EmbeddedServer):
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql+psycopg://proctor@/{database}?host={self.sockets}"
-
-    def start(self) -> None:
-        """Start it and wait until it accepts connections. Raises CannotStart with the log's last lines."""
-        process, deadline = self.launch(), time.monotonic() + START_TIMEOUT_SECONDS
-        while not self.is_ready():
-            if process.poll() is not None:
-                raise CannotStart(f"Postgres ended at its start:\n{self.log.read_text(errors='replace')[-2000:]}")
-            if time.monotonic() > deadline:
-                self.stop()
-                raise CannotStart(f"Postgres was not ready after {START_TIMEOUT_SECONDS} s; see {self.log}")
-            time.sleep(0.01)
 
     def launch(self, keep: int | None = None) -> subprocess.Popen[bytes]:
         """Create the cluster on the first start and spawn the server, which is not ready at once."""

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
 
 
@@ -11,6 +12,12 @@ class NoticeKind(StrEnum):
     ALARM = "alarm"
     INTERVENTION = "intervention"
     RUN_FAILED = "run_failed"
+    RUN_FINISHED = "run_finished"
+    """An evaluation or training run of the recipient was completed. Destinations that select it get all of them."""
+    REVIEW_WAITING = "review_waiting"
+    """Flagged items wait for review; once per day."""
+    REGRESSION = "regression"
+    """A policy earns significantly less than in its last evaluation on the same tasks."""
     CERTIFICATE_EXPIRED = "certificate_expired"
     ONSET = "onset"
     JUDGING = "judging"
@@ -19,6 +26,8 @@ class NoticeKind(StrEnum):
     """Items to review were assigned to the recipient."""
     MENTIONED = "mentioned"
     """A comment names the recipient."""
+    DIGEST = "digest"
+    """The unread notices of one member, for a mail. Never shown."""
     TEST = "test"
     """Sent by a person to test a destination. Never shown to others."""
 
@@ -26,6 +35,16 @@ class NoticeKind(StrEnum):
 class DestinationKind(StrEnum):
     WEBHOOK = "webhook"
     EMAIL = "email"
+
+
+class EmailFrequency(StrEnum):
+    """When a member gets notices by email."""
+
+    NEVER = "never"
+    IMMEDIATELY = "immediately"
+    DAILY = "daily"
+    """The unread notices of a day, in one message."""
+    WEEKLY = "weekly"
 
 
 class DeliveryStatus(StrEnum):
@@ -50,12 +69,23 @@ KIND_DESCRIPTIONS = {
     NoticeKind.ALARM: "an alarm paused, stopped or rolled back a training run",
     NoticeKind.INTERVENTION: "a detector acted on a training run",
     NoticeKind.RUN_FAILED: "a run failed",
+    NoticeKind.RUN_FINISHED: "an evaluation or training run was completed",
+    NoticeKind.REVIEW_WAITING: "flagged rollouts wait for review, once per day",
+    NoticeKind.REGRESSION: "a policy earned significantly less than in its last evaluation on the same tasks",
     NoticeKind.CERTIFICATE_EXPIRED: "nightly checks revoked or weakened a certificate, or broke off twice",
     NoticeKind.ONSET: "the onset of a confirmed hack was found",
     NoticeKind.JUDGING: "a question or a monitor flagged rollouts, or a judge can be injected",
     NoticeKind.RESCORING: "regrading changed the conclusions from a run's history",
 }
-"""Kinds that a destination can select. Notices to one person are sent to no destination of the team."""
+"""Kinds that a destination can select."""
+PERSONAL_KINDS = KIND_DESCRIPTIONS | {
+    NoticeKind.RUN_FINISHED: "an evaluation or training run that you started was completed",
+    NoticeKind.ASSIGNED: "another member assigned you items to review",
+    NoticeKind.MENTIONED: "a comment names you with @",
+}
+"""Kinds that a member can hide or get by email."""
+HIDDEN_KINDS = (NoticeKind.TEST, NoticeKind.DIGEST)
+DIGEST_PAUSES = {EmailFrequency.DAILY: timedelta(days=1), EmailFrequency.WEEKLY: timedelta(days=7)}
 
 PAUSES_SECONDS = (10, 60, 300, 1800, 7200)
 """Pauses between the attempts of one delivery. After the last one it is given up."""

@@ -19,9 +19,15 @@ and n is the smallest number of tasks that reaches the power. For many tasks, n 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from backend.domain.described import described
 from backend.domain.statistics import CONFIDENCE
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 POWER = 0.8
 """Default probability of detecting a difference that exists."""
@@ -101,12 +107,21 @@ def power_of(tasks: int, difference: float, variance: float) -> float:
     import numpy as np
     from scipy.special import gammaincinv, ndtr, stdtrit
 
-    nodes, weights = np.polynomial.legendre.leggauss(64)
+    nodes, weights = _nodes()
     freedom = tasks - 1
     shift, limit = abs(difference) * math.sqrt(tasks / variance), float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
     deviations = np.sqrt(gammaincinv(freedom / 2, (nodes + 1) / 2) * 2 / freedom)
     detected = ndtr(shift - limit * deviations) + ndtr(-shift - limit * deviations)
     return float(np.dot(weights, detected) / 2)
+
+
+@lru_cache(maxsize=1)
+def _nodes() -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
+    """Return 64 Gauss-Legendre nodes and their weights, which take a millisecond to compute."""
+    import numpy as np
+
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    return nodes, weights
 
 
 def tasks_needed(difference: float, variance: float, power: float = POWER) -> int | None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 METRICS_SAMPLED = 500
 """Rollouts that are sampled for the names of metrics."""
 MAX_METRICS = 32
-MAX_PREVIEWED = 100_000
+MAX_PREVIEWED = 5000
 """Rollouts of a preview; of a larger run, the first ones."""
 EXTREMES = 5
 _REPLAY_METRICS = {DIVERGED_AT, REPLIES_ENDED, REPLIES_LEFT}

@@ -1,13 +1,17 @@
 """`proctor env play` and `proctor env try`, with a worker that answers while the command waits."""
 
 import json
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sqlalchemy import func, select
 
 from backend.core.session import transaction
+from backend.core.tables import Job
+from backend.domain.vocabulary import JobStatus
 from backend.environments.service import create_environment
 from tests.envhost_fixture import package_files
 from tests.environments.play.conftest import runs, work
@@ -79,3 +83,35 @@ def test_a_folder_is_pushed_and_tried_and_what_breaks_ends_with_1(worker: Comman
     assert "on fire" in broken.out
     (tmp_path / "openenv.yaml").write_text("name: dice\n")
     assert worker("env", "try", str(tmp_path)).status == 2
+
+
+def test_a_watched_folder_is_tried_again_after_each_change(worker: Command, tmp_path: Path) -> None:
+    def write(**package: str) -> None:
+        for path, text in package_files("dice", **package).items():  # type: ignore[arg-type]
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+
+    def wait_for_tries(count: int) -> None:
+        ended = select(func.count()).select_from(Job).where(Job.status == JobStatus.DONE)
+        for _ in range(600):
+            with transaction() as session:
+                if session.scalar(ended) == count:
+                    return
+            time.sleep(0.05)
+
+    def change() -> None:
+        wait_for_tries(2)  # a reset and a script
+        write(in_step="raise ValueError('on fire')")
+        wait_for_tries(4)
+        (tmp_path / "openenv.yaml").unlink()
+
+    write()
+    assert worker("env", "try", str(tmp_path), "--watch", "--json").status == 2
+    changing = threading.Thread(target=change)
+    changing.start()
+    watched = worker("env", "try", str(tmp_path), "--watch")
+    changing.join()
+    assert watched.status == 2
+    assert "done: reward" in watched.out
+    assert "on fire" in watched.out
+    assert "no openenv.yaml anymore" in watched.err

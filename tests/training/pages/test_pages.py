@@ -150,7 +150,7 @@ def test_a_run_states_for_which_checkpoint_each_reward_is(session: Session, clie
     assert figures.keys() == {"held-out reward, best checkpoint", "held-out reward, last checkpoint"}
     assert figures["held-out reward, best checkpoint"].startswith("grpo step 200 · 4 tasks · 95% 0.800 to 1.000")
     assert figures["held-out reward, last checkpoint"].startswith("grpo step 400 · ")
-    assert "held-out, best: grpo 200" in listed
+    assert "held-out, grpo 200" in listed
 
 
 def test_the_list_shows_what_training_gained_and_where(session: Session, client_for: ClientFor):

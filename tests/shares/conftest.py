@@ -1,0 +1,1 @@
+from tests.web_fixtures import *  # noqa: F403

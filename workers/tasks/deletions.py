@@ -1,0 +1,121 @@
+"""The job `deletions.purge`: remove the rows and files of a deletion after its 30 days.
+
+It deletes in batches of one transaction each, so that it locks nothing for long, and continues where it ended if its
+worker dies. Weights that runs which stay still need are kept.
+"""
+
+import uuid
+from collections.abc import Sequence
+
+import structlog
+from sqlalchemy import Table, Text, cast, delete, exists, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from backend.checkpoints.pruning import uses_of
+from backend.checkpoints.tables import Checkpoint, Export
+from backend.core import artifacts
+from backend.core.session import transaction
+from backend.core.tables import Base
+from backend.deletions.tables import Deletion
+from backend.domain.checkpoints.retention import KeepReason
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.graders.tables import Grader
+from backend.policies.tables import Policy
+from backend.rollouts.imports import artifact_of
+from backend.runs.tables import Run
+from backend.studies.tables import Study
+from workers.tasks.registry import JobContext
+
+BATCH = 2_000
+_LARGE = ("rollouts", "rollout_texts", "flags", "metric_points", "run_log_lines", "groups")
+"""Tables with many rows of one run. The rest leaves with the run's row."""
+_NEEDED = frozenset({KeepReason.BRANCHED, KeepReason.PLAYING, KeepReason.EXPORTED, KeepReason.STUDIED})
+"""Uses of a checkpoint by something that stays."""
+
+logger = structlog.get_logger(__name__)
+
+
+def run(context: JobContext) -> None:
+    deletion_id = uuid.UUID(context.arguments["deletion_id"])
+    with transaction() as session:
+        deletion = session.get(Deletion, deletion_id)
+        if deletion is None or deletion.purge_started_at is None:
+            return  # it was restored, or is gone
+        run_ids = session.scalars(select(Run.id).where(Run.deletion_id == deletion_id).order_by(Run.id.desc())).all()
+        environments = session.scalars(select(Environment.id).where(Environment.deletion_id == deletion_id)).all()
+        policies = [uuid.UUID(key) for key in deletion.names]
+    for run_id in run_ids:
+        purge_run(run_id)
+    for environment_id in environments:
+        with transaction() as session:
+            session.execute(delete(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment_id))
+            session.execute(delete(Environment).where(Environment.id == environment_id))
+    with transaction() as session:
+        session.execute(delete(Deletion).where(Deletion.id == deletion_id))
+        delete_unused_policies(session, policies)
+    logger.info("purged", deletion_id=str(deletion_id), runs=len(run_ids))
+
+
+def purge_run(run_id: uuid.UUID) -> None:
+    """Remove a run with its rollouts, exports, weights and files."""
+    with transaction() as session:
+        exports = session.scalars(select(Export).where(Export.run_id == run_id)).all()
+        files = [key for row in exports for key in (row.artifact, row.options.get("stored")) if key]
+    for key in (*files, artifact_of(run_id)):
+        artifacts.delete(key)
+    with transaction() as session:
+        session.execute(delete(Export).where(Export.run_id == run_id))
+    for name in _LARGE:
+        table = Base.metadata.tables[name]
+        while _delete_batch(table, run_id) == BATCH:
+            pass
+    with transaction() as session:  # studies use its checkpoints
+        session.execute(delete(Study).where(Study.run_id == run_id))
+        checkpoints = select(Checkpoint).where(Checkpoint.run_id == run_id).order_by(Checkpoint.id.desc())
+        weights = list(session.scalars(checkpoints))
+        start = session.scalar(
+            select(Checkpoint)
+            .join(Checkpoint.policy)
+            .where(Checkpoint.id == select(Run.checkpoint_id).where(Run.id == run_id).scalar_subquery())
+            .where(Checkpoint.run_id.is_(None), Policy.deleted_at.is_not(None))
+        )
+    for checkpoint in weights:  # later steps first: an adapter keeps the weights that it was trained on
+        _delete_checkpoint(checkpoint)
+    with transaction() as session:
+        policy_id = session.scalar(delete(Run).where(Run.id == run_id).returning(Run.policy_id))
+    if start is not None:  # it was kept for this run alone
+        _delete_checkpoint(start)
+    with transaction() as session:
+        delete_unused_policies(session, [key for key in (policy_id, start and start.policy_id) if key])
+
+
+def delete_unused_policies(session: Session, policies: Sequence[uuid.UUID]) -> None:
+    """Delete policies that nothing refers to any more, and that cannot be restored."""
+    users = (
+        exists().where(Run.policy_id == Policy.id),
+        exists().where(Grader.policy_id == Policy.id),
+        exists().where(Checkpoint.policy_id == Policy.id),
+        exists().where(Deletion.names.has_key(cast(Policy.id, Text))),
+    )
+    session.execute(
+        delete(Policy)
+        .where(Policy.id.in_(policies), Policy.deleted_at.is_not(None), *(~used for used in users))
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _delete_batch(table: Table, run_id: uuid.UUID) -> int:
+    keys = tuple(table.primary_key.columns)
+    some = select(*keys).where(table.c.run_id == run_id).limit(BATCH)
+    with transaction() as session:
+        return len(session.execute(delete(table).where(tuple_(*keys).in_(some)).returning(keys[0])).all())
+
+
+def _delete_checkpoint(checkpoint: Checkpoint) -> None:
+    """Delete a checkpoint with its weights, unless something that stays needs them."""
+    with transaction() as session:
+        if _NEEDED & uses_of(session, [checkpoint.id])[checkpoint.id]:
+            session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint.id).values(run_id=None))
+            return
+        session.execute(delete(Checkpoint).where(Checkpoint.id == checkpoint.id))
+    artifacts.delete(checkpoint.artifact)
