@@ -54,7 +54,7 @@ def checkpoint_tree(
         statement = statement.where(Run.id.in_(_related(session, run_id)))
     if tag:
         statement = statement.where(_has_checkpoint(Checkpoint.tags.contains([tag])))
-    keys = Key(_has_checkpoint(Checkpoint.is_pinned)), Key(Run.created_at), Key(Run.id)
+    keys = Key(_has_checkpoint(Checkpoint.is_pinned.is_(True))), Key(Run.created_at), Key(Run.id)
     found = slice_of(session, statement, keys, after=after, limit=limit)
     runs = _tree_runs(session, found.items)
     roots: list[TreeRun] = []
