@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from pydantic import Field
 from sqlalchemy import select
@@ -17,6 +17,7 @@ from backend.checkpoints.tables import Checkpoint, Export
 from backend.checkpoints.tree import checkpoint_tree
 from backend.core.events import topic_of
 from backend.domain.checkpoints.exports import TITLES, ExportOptions
+from backend.domain.tags import MAX_TAG
 from backend.domain.vocabulary import ExportForm, ExportStatus, RunKind
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
@@ -42,11 +43,12 @@ def list_checkpoints(
     environment: str = "",
     policy: str = "",
     show: str = "",
+    tag: Annotated[str, Query(max_length=MAX_TAG)] = "",
     after: str | None = None,
 ) -> HTMLResponse:
     """`policy`: id. `show`: `best`, only the best of each run, or `stored`, only those with weights."""
     trees, after = checkpoint_tree(
-        session, environment=environment, policy_id=parse_id(policy), project_id=actor.project_id, after=after
+        session, environment=environment, policy_id=parse_id(policy), project_id=actor.project_id, tag=tag, after=after
     )
     trained = (
         select(Environment.name)
@@ -57,7 +59,7 @@ def list_checkpoints(
     has_checkpoints = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id).exists()
     policies = select(Policy).where(Policy.deleted_at.is_(None), has_checkpoints).order_by(Policy.id.desc())
     names = session.scalars(trained.distinct().order_by(Environment.name))
-    chosen = {"environment": environment, "policy": policy, "show": show}
+    chosen = {"environment": environment, "policy": policy, "show": show, "tag": tag}
     values = {**chosen, "after": after}
     context = {
         "trees": trees,

@@ -4,7 +4,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session, contains_eager, joinedload
 
 from backend.checkpoints.pruning import CheckpointRetention, retention_of, rule_of
@@ -26,11 +26,13 @@ def checkpoint_tree(
     policy_id: uuid.UUID | None = None,
     run_id: uuid.UUID | None = None,
     project_id: uuid.UUID | None = None,
+    tag: str = "",
     after: str | None = None,
     limit: int = 50,
 ) -> tuple[list[TreeRun], str | None]:
     """Trees with the newest run first, and the cursor of the next page. `limit`: maximum number of runs.
 
+    Runs with a pinned checkpoint come before all others.
     `run_id`: only this run, the runs it started from and the runs that start from it.
     """
     statement = (
@@ -50,7 +52,10 @@ def checkpoint_tree(
         statement = statement.where(Run.project_id == project_id)
     if run_id:
         statement = statement.where(Run.id.in_(_related(session, run_id)))
-    found = slice_of(session, statement, (Key(Run.created_at), Key(Run.id)), after=after, limit=limit)
+    if tag:
+        statement = statement.where(_has_checkpoint(Checkpoint.tags.contains([tag])))
+    keys = Key(_has_checkpoint(Checkpoint.is_pinned.is_(True))), Key(Run.created_at), Key(Run.id)
+    found = slice_of(session, statement, keys, after=after, limit=limit)
     runs = _tree_runs(session, found.items)
     roots: list[TreeRun] = []
     for run in runs.values():
@@ -65,6 +70,10 @@ def checkpoint_tree(
                     break
         (roots if parent is None else parent.branches).append(run)
     return roots, found.next
+
+
+def _has_checkpoint(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    return select(Checkpoint.id).where(Checkpoint.run_id == Run.id, condition).exists()
 
 
 def _related(session: Session, run_id: uuid.UUID) -> set[uuid.UUID]:

@@ -118,6 +118,8 @@ class Download:
 class UpdateLabels(Request):
     """Changes of an item's tags, note and pin. Default for every field: unchanged."""
 
+    emptied_by_forms: ClassVar[frozenset[str]] = frozenset({"note", "tags"})
+
     note: str | None = Field(None, max_length=5000, description="Text about it. Empty: none.")
     tags: Annotated[Tags, Cli(option="--tag")] | None = Field(
         None, description="All tags, at most 20 with 64 characters each. They replace the ones before."

@@ -47,7 +47,10 @@ def read_form(model: type[M]) -> Callable[[Request], AsyncIterator[M]]:
 
 
 def parse_form(model: type[M], form: FormData) -> M:
-    """Read a form. An empty field counts as absent if the model has a default, because browsers send empty fields."""
+    """Read a form. An empty field counts as absent if the model has a default, because browsers send empty fields.
+
+    Fields that a model names in `emptied_by_forms` become empty.
+    """
     values: dict[str, object] = {}
     for name, field in model.model_fields.items():
         key = field.alias or name
@@ -56,7 +59,7 @@ def parse_form(model: type[M], form: FormData) -> M:
             values[key] = sent
         elif sent:
             values[key] = sent[-1]
-        elif key in form and field.is_required():
+        elif key in form and (field.is_required() or name in getattr(model, "emptied_by_forms", ())):
             values[key] = ""
     return validate(model, values)
 
