@@ -93,7 +93,11 @@ def plan_deletion(session: Session, item: Run | Environment) -> DeletionPlan:
         contents = {
             "runs": len(runs) - isinstance(item, Run),
             "rollouts": count(select(func.count(Rollout.id)).where(Rollout.run_id.in_(ids))),
-            "verdicts": count(select(func.count(VerdictRecord.id)).where(VerdictRecord.run_id.in_(ids))),
+            "verdicts": count(
+                select(func.count(VerdictRecord.id)).where(
+                    VerdictRecord.run_id.in_(ids), VerdictRecord.taken_back_at.is_(None)
+                )
+            ),
             "policies": len(policies),
             "checkpoints": count(select(func.count()).select_from(checkpoints.subquery())),
             "exports": count(select(func.count(Export.id)).where(Export.run_id.in_(ids))),

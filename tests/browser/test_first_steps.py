@@ -101,7 +101,7 @@ def test_a_held_key_judges_one_item(page: Page, waiting: list[Flag], key: str) -
 
 def test_the_list_of_keys_names_each_action_in_full(page: Page, waiting: list[Flag]) -> None:
     """`u` is not removed from "Undo", and user text is not shown as a name."""
-    page.goto(f"/review/{waiting[0].id}")
+    page.goto(f"/review/{waiting[0].id}?order=suspicion")
     page.locator("#field-comment").fill("private")
     page.locator("#field-comment").blur()
     page.keyboard.press("2")
