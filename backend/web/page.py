@@ -117,7 +117,7 @@ def _variables(request: Request, context: object) -> dict[str, object]:
         "side_doors": SIDE_DOORS,
         "docs_url": section_about(request.url.path),
         "notice": unquote(request.cookies.get(NOTICE_COOKIE, "")),
-        "undo": undo if _UNDO.fullmatch(undo := request.cookies.get(UNDO_COOKIE, "")) else "",
+        "notice_undo": undo if _UNDO.fullmatch(undo := request.cookies.get(UNDO_COOKIE, "")) else "",
         "here": request.url.path.removesuffix("/events"),  # a page's stream renders parts of that page
         "path": request.url.path,
         **context,
