@@ -95,8 +95,7 @@ def update_checkpoint(
     session: Session, actor: Actor, checkpoint: Checkpoint, request: UpdateLabels
 ) -> CheckpointResponse:
     """Tag a checkpoint, pin it to the top of its list or write a note about it."""
-    for name, value in request.model_dump(exclude_none=True).items():
-        setattr(checkpoint, name, value)
+    request.apply_to(checkpoint)
     session.flush()
     return get_checkpoint(session, actor, checkpoint)
 

@@ -1,17 +1,15 @@
 """The limit of a shared link: some rows with what belongs to them, read-only. It adds to that of `row_access`."""
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Table, and_, event, false, or_, select
+from sqlalchemy import ColumnElement, Table, and_, event, false, or_, select
 from sqlalchemy.orm import ORMExecuteState, Session, UOWTransaction
 from sqlalchemy.orm.interfaces import ORMOption
 
-from backend.core.row_access import _OWNER, RowCondition, _attribute_of, _column_of, _key, _parent, _ways, owned_tables
-from backend.core.tables import Base
+from backend.core.row_access import OWNER, Columns, column_of, key_of, parent_of, row_conditions, ways_of
 from backend.errors import NotAllowed
 
 SharedRows = Mapping[str, frozenset[uuid.UUID]]
@@ -36,19 +34,17 @@ def only_rows(session: Session, rows: SharedRows) -> Iterator[None]:
         session.expunge_all()
 
 
-def _is_shared(
-    table: Table, columns: Callable[[Column[Any]], ColumnElement[Any]], rows: SharedRows
-) -> ColumnElement[bool]:
+def _is_shared(table: Table, columns: Columns, rows: SharedRows) -> ColumnElement[bool]:
     """Return the condition for rows that are listed or belong to a listed one. All ways must lead to listed ones."""
     found: list[ColumnElement[bool]] = []
     if listed := rows.get(table.name):
-        found.append(columns(_key(table)).in_(listed))
-    if _OWNER not in table.c:
+        found.append(columns(key_of(table)).in_(listed))
+    if OWNER not in table.c:
         conditions, known = [], []
-        for column in _ways(table):
-            inner = _parent(column).alias()
-            keys = select(inner.c[_key(_parent(column)).name])
-            condition = columns(column).in_(keys.where(_is_shared(_parent(column), partial(_column_of, inner), rows)))
+        for column in ways_of(table):
+            inner = parent_of(column).alias()
+            keys = select(inner.c[key_of(parent_of(column)).name])
+            condition = columns(column).in_(keys.where(_is_shared(parent_of(column), partial(column_of, inner), rows)))
             conditions.append(or_(columns(column).is_(None), condition) if column.nullable else condition)
             known.append(columns(column).is_not(None))
         found.append(and_(or_(*known), *conditions))
@@ -57,12 +53,8 @@ def _is_shared(
 
 @lru_cache(maxsize=16)
 def _conditions(rows: frozenset[tuple[str, frozenset[uuid.UUID]]]) -> tuple[ORMOption, ...]:
-    options = []
-    for mapper in Base.registry.mappers:
-        if (table := mapper.local_table) in owned_tables() and isinstance(table, Table):
-            criteria = _is_shared(table, partial(_attribute_of, mapper), dict(rows))
-            options.append(RowCondition(mapper.class_, criteria, include_aliases=True))
-    return tuple(options)
+    listed = dict(rows)
+    return row_conditions(lambda table, columns: _is_shared(table, columns, listed))
 
 
 @event.listens_for(Session, "do_orm_execute")

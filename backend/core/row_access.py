@@ -34,8 +34,11 @@ from backend.errors import NotAllowed
 Hidden = frozenset[uuid.UUID]
 """Ids of hidden projects."""
 
+Columns = Callable[[Column[Any]], ColumnElement[Any]]
+"""The columns of a table in a mapped class or an alias."""
+
 _LIMIT = "row_access"
-_OWNER = "project_id"
+OWNER = "project_id"
 _MARK = "deletion_id"
 _NOT_CONTENT = frozenset({"projects", "project_members"})
 """Tables of the projects themselves."""
@@ -106,23 +109,23 @@ def project_of(session: Session, row: object) -> uuid.UUID | None:
     table: Table = row.__table__  # type: ignore[attr-defined]
     if table.name == "projects":
         return row.id  # type: ignore[attr-defined, no-any-return]
-    if _OWNER in table.c:
-        return getattr(row, _OWNER, None)
+    if OWNER in table.c:
+        return getattr(row, OWNER, None)
     mapper: Mapper[Any] = row.__mapper__  # type: ignore[attr-defined]
-    for column in _ways(table):
+    for column in ways_of(table):
         value = getattr(row, mapper.get_property_by_column(column).key)
-        if value is not None and (found := project_of_key(session, _parent(column), value)):
+        if value is not None and (found := project_of_key(session, parent_of(column), value)):
             return found
     return None
 
 
 def project_of_key(session: Session, table: Table, key: object) -> uuid.UUID | None:
     """Return the project of the row with this primary key, also of one that the session's person does not see."""
-    if _OWNER in table.c:
-        return session.connection().scalar(select(table.c[_OWNER]).where(_key(table) == key))
-    for column in _ways(table):
-        value = session.connection().scalar(select(column).where(_key(table) == key))
-        if value is not None and (found := project_of_key(session, _parent(column), value)):
+    if OWNER in table.c:
+        return session.connection().scalar(select(table.c[OWNER]).where(key_of(table) == key))
+    for column in ways_of(table):
+        value = session.connection().scalar(select(column).where(key_of(table) == key))
+        if value is not None and (found := project_of_key(session, parent_of(column), value)):
             return found
     return None
 
@@ -132,7 +135,7 @@ def is_taken(
 ) -> bool:
     """Whether any row has this unique value, also one of a project that the session's person does not see."""
     table: Table = column.class_.__table__
-    found = session.connection().scalar(select(_key(table)).where(table.c[column.key] == value))
+    found = session.connection().scalar(select(key_of(table)).where(table.c[column.key] == value))
     return found is not None and found != except_for
 
 
@@ -140,7 +143,7 @@ def is_taken(
 def owned_tables() -> frozenset[Table]:
     """Return the tables whose rows belong to projects: those with a `project_id`, and all that lead to one."""
     tables = [table for table in Base.metadata.sorted_tables if table.name not in _NOT_CONTENT]
-    owned = {table for table in tables if _OWNER in table.c}
+    owned = {table for table in tables if OWNER in table.c}
     while True:
         further = {
             table
@@ -153,56 +156,54 @@ def owned_tables() -> frozenset[Table]:
 
 
 @lru_cache(maxsize=256)
-def _ways(table: Table) -> tuple[Column[Any], ...]:
+def ways_of(table: Table) -> tuple[Column[Any], ...]:
     """Return the foreign keys by which rows of a table belong to projects: the shortest ones.
 
     Required ones come first. A row is hidden if any of them leads to a hidden one.
     """
-    links = [column for column in table.c if column.foreign_keys and _parent(column) in owned_tables()]
-    links = [column for column in links if _parent(column) is not table]
-    direct = [column for column in links if _OWNER in _parent(column).c]
+    links = [column for column in table.c if column.foreign_keys and parent_of(column) in owned_tables()]
+    links = [column for column in links if parent_of(column) is not table]
+    direct = [column for column in links if OWNER in parent_of(column).c]
     return tuple(sorted(direct or links, key=lambda column: column.nullable or False))
 
 
-def _parent(column: Column[Any]) -> Table:
+def parent_of(column: Column[Any]) -> Table:
     return next(iter(column.foreign_keys)).column.table
 
 
-def _key(table: Table) -> Column[Any]:
+def key_of(table: Table) -> Column[Any]:
     return next(iter(table.primary_key.columns))
 
 
-def _visible(
-    table: Table, columns: Callable[[Column[Any]], ColumnElement[Any]], hidden: Hidden, hides_deleted: bool
-) -> ColumnElement[bool] | None:
+def _visible(table: Table, columns: Columns, hidden: Hidden, hides_deleted: bool) -> ColumnElement[bool] | None:
     """Return the condition for rows of a table, whose columns a mapped class or an alias provides. None: all.
 
     Subqueries name plain tables, which get no condition themselves.
     """
     conditions: list[ColumnElement[bool]] = []
-    if _OWNER in table.c:
+    if OWNER in table.c:
         if hidden:
-            conditions.append(columns(table.c[_OWNER]).not_in(hidden))
+            conditions.append(columns(table.c[OWNER]).not_in(hidden))
         if hides_deleted and _MARK in table.c:
             conditions.append(columns(table.c[_MARK]).is_(None))
         return and_(*conditions) if conditions else None
-    for column in _ways(table):
-        parent = _parent(column)
+    for column in ways_of(table):
+        parent = parent_of(column)
         inner = parent.alias()
-        is_visible = _visible(parent, partial(_column_of, inner), hidden, hides_deleted)
+        is_visible = _visible(parent, partial(column_of, inner), hidden, hides_deleted)
         if is_visible is None:
             continue
-        condition = columns(column).not_in(select(inner.c[_key(parent).name]).where(not_(is_visible)))
+        condition = columns(column).not_in(select(inner.c[key_of(parent).name]).where(not_(is_visible)))
         conditions.append(or_(columns(column).is_(None), condition) if column.nullable else condition)
     return and_(*conditions) if conditions else None
 
 
-def _column_of(alias: NamedFromClause[Any], column: Column[Any]) -> ColumnElement[Any]:
+def column_of(alias: NamedFromClause[Any], column: Column[Any]) -> ColumnElement[Any]:
     found: ColumnElement[Any] = alias.c[column.name]
     return found
 
 
-def _attribute_of(mapper: Mapper[Any], column: Column[Any]) -> ColumnElement[Any]:
+def attribute_of(mapper: Mapper[Any], column: Column[Any]) -> ColumnElement[Any]:
     attribute: ColumnElement[Any] = getattr(mapper.class_, mapper.get_property_by_column(column).key)
     return attribute
 
@@ -234,12 +235,19 @@ class _MarkCondition(RowCondition):
 
 @lru_cache(maxsize=64)
 def _conditions(hidden: Hidden, hides_deleted: bool) -> tuple[ORMOption, ...]:
+    option = RowCondition if hidden else _MarkCondition
+    return row_conditions(lambda table, columns: _visible(table, columns, hidden, hides_deleted), option)
+
+
+def row_conditions(
+    condition_of: Callable[[Table, Columns], ColumnElement[bool] | None], option: type[RowCondition] = RowCondition
+) -> tuple[ORMOption, ...]:
+    """Return options of statements, with the condition of each table that belongs to projects. None: all rows."""
     options: list[ORMOption] = []
     for mapper in Base.registry.mappers:
         if (table := mapper.local_table) in owned_tables() and isinstance(table, Table):
-            criteria = _visible(table, partial(_attribute_of, mapper), hidden, hides_deleted)
+            criteria = condition_of(table, partial(attribute_of, mapper))
             if criteria is not None:
-                option = RowCondition if hidden else _MarkCondition
                 options.append(option(mapper.class_, criteria, include_aliases=True))
     return tuple(options)
 
@@ -262,7 +270,7 @@ def _place_in_current_project(session: Session, context: UOWTransaction, rows: o
     """New environments, policies and runs belong to the current project; a run with a source to the source's."""
     limit: _Limit | None = session.info.get(_LIMIT)
     for row in session.new if limit and limit.current else ():
-        is_unplaced = _OWNER in row.__table__.c and row.__table__.name not in _NOT_CONTENT and row.project_id is None
+        is_unplaced = OWNER in row.__table__.c and row.__table__.name not in _NOT_CONTENT and row.project_id is None
         if limit and is_unplaced and getattr(row, "source_run_id", None) is None:
             row.project_id = limit.current
 

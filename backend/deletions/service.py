@@ -12,7 +12,7 @@ from backend.core.row_access import hide_deleted, is_taken, unlimited
 from backend.deletions.queries import DeletionPlan, deletions_of_request, plan_deletion
 from backend.deletions.schemas import DeleteItems
 from backend.deletions.tables import Deletion
-from backend.domain.deletions import KEEP_DELETED, DeletedKind
+from backend.domain.deletions import DeletedKind
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import Role
 from backend.environments.queries import get_environment
@@ -106,21 +106,11 @@ def purge_now(session: Session, actor: Actor, deletion: Deletion) -> None:
 
 
 def _delete(session: Session, actor: Actor, plan: DeletionPlan, request_id: uuid.UUID) -> None:
-    item, now = plan.item, datetime.now(UTC)
+    item = plan.item
     names = {str(policy.id): policy.name for policy in plan.policies}
-    deletion = Deletion(
-        id=new_id(),
-        request_id=request_id,
-        kind=plan.kind,
-        item_id=item.id,
-        name=item.name,
-        project_id=item.project_id,
-        contents=plan.contents,
-        names=names | ({str(item.id): item.name} if isinstance(item, Environment) else {}),
-        deleted_by=actor.person_id,
-        deleted_at=now,
-        purge_at=now + KEEP_DELETED,
-    )
+    names |= {str(item.id): item.name} if isinstance(item, Environment) else {}
+    values = {"id": new_id(), "request_id": request_id, "contents": plan.contents, "names": names}
+    deletion = Deletion.of(plan.kind, item, actor.person_id, **values)
     session.add(deletion)
     session.flush()
     for run in plan.runs:

@@ -1,17 +1,20 @@
 """Deletions that can still be undone."""
 
 import uuid
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import ForeignKey, Index, String, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.core.tables import Base, CreatedAt, Id, text_enum
-from backend.domain.deletions import DeletedKind
+from backend.domain.deletions import KEEP_DELETED, DeletedKind
 
 if TYPE_CHECKING:
+    from backend.environments.tables import Environment
+    from backend.policies.tables import Policy
+    from backend.runs.tables import Run
     from backend.team.tables import Person
 
 
@@ -39,3 +42,10 @@ class Deletion(Base):
     purge_started_at: Mapped[datetime | None]
 
     person: Mapped["Person | None"] = relationship(lazy="raise")
+
+    @classmethod
+    def of(cls, kind: DeletedKind, item: "Environment | Run | Policy", by: uuid.UUID | None, **values: Any) -> Self:
+        """Return the deletion of an item, from now on and for 30 days."""
+        now = datetime.now(UTC)
+        item_values = {"item_id": item.id, "name": item.name, "project_id": item.project_id}
+        return cls(kind=kind, deleted_by=by, deleted_at=now, purge_at=now + KEEP_DELETED, **item_values, **values)

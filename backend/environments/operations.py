@@ -201,8 +201,7 @@ def update_environment(
     session: Session, actor: Actor, environment: Environment, request: UpdateLabels
 ) -> schemas.EnvironmentDetail:
     """Tag an environment, pin it or write a note about it. Its versions stay as they are."""
-    for name, value in request.model_dump(exclude_none=True).items():
-        setattr(environment, name, value)
+    request.apply_to(environment)
     session.flush()
     return _detail(session, environment)
 

@@ -128,6 +128,11 @@ class UpdateLabels(Request):
         None, description="Whether it is pinned to the top of its list, for everyone."
     )
 
+    def apply_to(self, row: object) -> None:
+        """Change the attributes of a row that were sent."""
+        for name, value in self.model_dump(exclude_none=True).items():
+            setattr(row, name, value)
+
 
 class Labels(Response):
     """Tags, note and pin of an item."""

@@ -70,13 +70,15 @@ class AbilityResponse(Response):
 
 def unfinished_runs(session: Session, limit: int = 20) -> Sequence[Run]:
     """List running, then queued runs, newest first."""
-    statement = select(Run).where(Run.status.in_(UNDER_WAY), Run.kind != RunKind.PLAY, *_of_project(session))
+    statement = select(Run).where(
+        Run.status.in_(UNDER_WAY), Run.kind != RunKind.PLAY, *in_project(current_project(session))
+    )
     order = (Run.status == RunStatus.QUEUED, Run.created_at.desc())
     return session.scalars(statement.options(*_WITH_NAMES).order_by(*order).limit(limit)).all()
 
 
 def finished_runs(session: Session, kind: RunKind, limit: int = 6) -> Sequence[Run]:
-    statement = select(Run).where(Run.kind == kind, Run.status.not_in(UNDER_WAY), *_of_project(session))
+    statement = select(Run).where(Run.kind == kind, Run.status.not_in(UNDER_WAY), *in_project(current_project(session)))
     statement = statement.options(*_WITH_NAMES)
     return session.scalars(statement.order_by(Run.created_at.desc()).limit(limit)).all()
 
@@ -87,10 +89,9 @@ def reward_curves(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, list
     return {row.run_id: row.points for row in session.execute(_REWARDS, {"runs": ids})} if ids else {}
 
 
-def _of_project(session: Session) -> list[ColumnElement[bool]]:
-    """The condition for runs of the project that the session's person works in."""
-    chosen = current_project(session)
-    return [] if chosen is None else [Run.project_id == chosen]
+def in_project(project_id: uuid.UUID | None) -> list[ColumnElement[bool]]:
+    """The condition for runs of a project. None: of all projects."""
+    return [] if project_id is None else [Run.project_id == project_id]
 
 
 def waiting_jobs(session: Session) -> dict[Queue, int]:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from sqlalchemy import ColumnElement, Date, Float, and_, cast, func, or_, select
+from sqlalchemy import Date, Float, and_, cast, func, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session, joinedload
 
@@ -18,6 +18,7 @@ from backend.domain.statistics import Estimate, wilson
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.operations.schemas import Response
+from backend.overview.queries import in_project
 from backend.policies.tables import Policy
 from backend.results.leaderboard import RANKED_KINDS, Leaderboard, rank_versions
 from backend.results.paired import paired_differences
@@ -168,7 +169,7 @@ def _evaluated_versions(
         select(EnvironmentVersion.environment_id, func.max(EnvironmentVersion.number).label("number"))
         .join(Run, Run.version_id == EnvironmentVersion.id)
         .add_columns(func.max(Run.ended_at).label("at"), func.count().over().label("total"))
-        .where(*ended, *_in_project(project_id))
+        .where(*ended, *in_project(project_id))
         .group_by(EnvironmentVersion.environment_id)
         .subquery()
     )
@@ -258,7 +259,7 @@ def _regressions(session: Session, since: datetime, project_id: uuid.UUID | None
             Run.status == RunStatus.COMPLETED,
             Run.created_at >= since - LOOK_BACK,
             func.jsonb_typeof(reward) == "number",
-            *_in_project(project_id),
+            *in_project(project_id),
         )
         .subquery()
     )
@@ -310,7 +311,7 @@ def _trust(
             Run.kind.in_((RunKind.EVALUATION, RunKind.TRAINING)),
             or_(Run.ended_at.is_(None), Run.ended_at >= since),
             Run.started_at.is_not(None),
-            *_in_project(project_id),
+            *in_project(project_id),
         )
         .order_by(Run.created_at.desc())
         .limit(MAX_SCANNED)
@@ -343,7 +344,7 @@ def _trust(
 
 
 def _backlog(session: Session, since: datetime, until: datetime, project_id: uuid.UUID | None) -> ReviewBacklog:
-    is_in = [ReviewItem.run_id.in_(select(Run.id).where(*_in_project(project_id)))] if project_id else []
+    is_in = [ReviewItem.run_id.in_(select(Run.id).where(*in_project(project_id)))] if project_id else []
     middle = func.percentile_cont(0.5).within_group(func.extract("epoch", until - ReviewItem.created_at))
     waiting = select(func.count().label("open"), middle.label("age")).where(ReviewItem.verdict.is_(None), *is_in)
     totals = session.execute(waiting).one()
@@ -356,7 +357,7 @@ def _backlog(session: Session, since: datetime, until: datetime, project_id: uui
         VerdictRecord.created_at >= since, ~VerdictRecord.is_bulk, VerdictRecord.taken_back_at.is_(None)
     )
     if project_id:
-        given = given.where(VerdictRecord.run_id.in_(select(Run.id).where(*_in_project(project_id))))
+        given = given.where(VerdictRecord.run_id.in_(select(Run.id).where(*in_project(project_id))))
     verdicts = {row.day: row.amount for row in session.execute(given.group_by(day))}
     days = [since.date() + timedelta(days=number) for number in range((until.date() - since.date()).days + 1)]
     return ReviewBacklog(
@@ -366,7 +367,3 @@ def _backlog(session: Session, since: datetime, until: datetime, project_id: uui
         median_age_seconds=totals.age,
         days=[ReviewDay(day=each, new=news.get(each, 0), verdicts=verdicts.get(each, 0)) for each in days],
     )
-
-
-def _in_project(project_id: uuid.UUID | None) -> list[ColumnElement[bool]]:
-    return [Run.project_id == project_id] if project_id else []

@@ -19,7 +19,7 @@ from backend.core.sealing import SecretUnreadable
 from backend.core.tables import Job
 from backend.deletions.tables import Deletion
 from backend.domain.addresses import port_of
-from backend.domain.deletions import KEEP_DELETED, DeletedKind
+from backend.domain.deletions import DeletedKind
 from backend.domain.ids import new_id
 from backend.domain.policies.connections import ConnectionReport
 from backend.domain.policies.prices import Limits, Price
@@ -140,20 +140,10 @@ def delete_policy(session: Session, actor: Requester, policy: Policy) -> Deletio
         raise PolicyIsDeleted
     if not can_delete(policy):
         raise Conflict(f"{policy.name} is built in and cannot be deleted.")
-    name, now = policy.name, datetime.now(UTC)
-    deletion = Deletion(
-        request_id=new_id(),
-        kind=DeletedKind.POLICY,
-        item_id=policy.id,
-        name=name,
-        project_id=policy.project_id,
-        names={str(policy.id): name},
-        deleted_by=actor.person_id,
-        deleted_at=now,
-        purge_at=now + KEEP_DELETED,
-    )
+    names = {str(policy.id): policy.name}
+    deletion = Deletion.of(DeletedKind.POLICY, policy, actor.person_id, request_id=new_id(), names=names)
     session.add(deletion)
-    audit(session, actor, "policy.delete", "policy", policy.id, name=name)
+    audit(session, actor, "policy.delete", "policy", policy.id, name=policy.name)
     retire_policy(policy)
     session.flush()
     return deletion

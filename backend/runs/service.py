@@ -41,8 +41,7 @@ class RunIsNotOver(Conflict):
 
 def update_run(session: Session, run: Run, request: UpdateRun) -> None:
     """Change a run's name, note or tags, also after it has ended."""
-    for name, value in request.model_dump(exclude_none=True).items():
-        setattr(run, name, value)
+    request.apply_to(run)
     _announce(session, run)
 
 
