@@ -29,7 +29,8 @@ def test_an_empty_list_shows_the_next_step(author: TestClient):
 def test_the_list_shows_version_certificate_and_columns(viewer: TestClient, version: EnvironmentVersion):
     text = viewer.get("/environments").text
     assert "/environments/guess" in text
-    assert f'v1</a> <span class="mono faint">{version.content_hash[:8]}' in text
+    assert "v1</a>" in text
+    assert version.content_hash[:8] in text
     assert "not checked" in text
     assert "win × 1.00" in text
     assert "/environments/new" not in text
