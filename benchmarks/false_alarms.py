@@ -22,6 +22,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,13 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     logging.disable(logging.WARNING)
     runs = [run for run in RUNS if chosen in f"{run[1]} {run[0]}"]
-    measures = list(measure_runs(runs)) if runs else []
+    measures = []
+    parts = [measure_runs(runs)] if runs else []
     if chosen in "instruct":
-        measures += measure_instruct_model()
+        parts.append(measure_instruct_model())
+    for each in chain(*parts):
+        sys.stderr.write(f"{each.name}: {each.note}\n")  # a run takes minutes: what is known is said at once
+        measures.append(each)
     print_table(Console(width=160), "false alarms", measures)
     return 0
 

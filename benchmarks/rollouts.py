@@ -20,6 +20,7 @@ import venv
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import psycopg
@@ -76,6 +77,7 @@ def measure(options: Options) -> Iterator[Measure]:
                 long = options.size(20_000, 500)
                 peak = json_from(_in_child(version, long, url))["peak_mb"]
                 yield Measure(f"peak memory, {long:,} rollouts", "MB", [peak], target=250)
+                yield _two_workers(options.size(6000, 300), version, url, options)
         yield _model_calls(url, options)
         yield from _scripted(options)
 
@@ -104,6 +106,36 @@ def _against_verifiers(
     yield Measure(f"peak memory, {name}", "MB", *both["peak_mb"])
 
 
+def _two_workers(count: int, version: EnvironmentVersion, url: str, options: Options) -> Measure:
+    """Play in two processes at once, each with a run of its own, and with the same env host. Peer: one of them."""
+
+    def rate_of(processes: int) -> float:
+        children = [
+            subprocess.Popen(
+                [*_in_child(version, count, url), "wait"], cwd=PROJECT_ROOT, stdin=PIPE, stdout=PIPE, text=True
+            )
+            for _ in range(processes)
+        ]
+        outputs = [child.stdout for child in children if child.stdout is not None]
+        for output in outputs:
+            if not output.readline():
+                raise RuntimeError("a worker ended before it played")
+        began = time.perf_counter()
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.close()
+        errors = sum(json.loads(output.readline())["errors"] for output in outputs)
+        elapsed = time.perf_counter() - began
+        if errors or any(child.wait() for child in children):
+            raise RuntimeError(f"{errors} rollouts failed")
+        return processes * count / elapsed
+
+    rates = alternate(options.repeats, {"ours": lambda: rate_of(2), "peer": lambda: rate_of(1)})
+    name = f"two workers, 1 turn, {count:,} rollouts each (peer: one worker)"
+    return Measure(name, "rollouts/s", rates["ours"], rates["peer"], higher_is_better=True, target_ratio=1.7)
+
+
 def _package(turns: int) -> dict[str, str]:
     return peers.package(turns, load_package("reverse_text")["server/rewards.py"])
 
@@ -113,12 +145,16 @@ def _in_child(version: EnvironmentVersion, count: int, url: str) -> list[str]:
     return [sys.executable, "-m", "workers.begin", "benchmarks.rollouts", str(version.id), str(count), url]
 
 
-def _play_endpoint(version_id: uuid.UUID, count: int, url: str) -> Figures:
-    """Play and store rollouts in this process."""
+def _play_endpoint(version_id: uuid.UUID, count: int, url: str, *, waits: bool = False) -> Figures:
+    """Play and store rollouts in this process; with `waits`, as soon as a line arrives on standard input."""
     with transaction() as session:
         version = session.get_one(EnvironmentVersion, version_id)
     endpoint = Endpoint(url, peers.MODEL)
     _play(version, OpenAiPolicy(endpoint, Sampling()), min(count, 32))  # warm up
+    if waits:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
     cpu = time.process_time()
     summary = _play(version, OpenAiPolicy(endpoint, Sampling()), count)
     return {
@@ -260,5 +296,6 @@ def _verifiers() -> Path | None:
 
 def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    version_id, count, url = sys.argv[1:]
-    sys.stdout.write(json.dumps(_play_endpoint(uuid.UUID(version_id), int(count), url)) + "\n")
+    version_id, count, url, *wait = sys.argv[1:]
+    figures = _play_endpoint(uuid.UUID(version_id), int(count), url, waits=bool(wait))
+    sys.stdout.write(json.dumps(figures) + "\n")

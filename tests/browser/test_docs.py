@@ -65,13 +65,16 @@ def test_search_finds_a_page_and_opens_it(site: Path, quiet: Page) -> None:
 def test_pages_are_accessible_and_fit_the_window(site: Path, quiet: Page, width: int, scheme: str) -> None:
     quiet.set_viewport_size({"width": width, "height": 900})
     quiet.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    # What axe-core finds depends on the theme in colors alone, and on the width hardly: all rules run once.
+    rules = {"light": {}, "dark": {"runOnly": {"type": "rule", "values": ["color-contrast"]}}}[scheme]
     for name in PAGES:
         quiet.goto(f"/docs/{name}")
         if "search" in name:
             expect(quiet.locator("#search-results li").first).to_be_visible()
         assert quiet.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
-        results = Axe().run(quiet)
-        assert results.violations_count == 0, f"{name}: {results.generate_report()}"
+        if width == 1440:
+            results = Axe().run(quiet, options=rules)
+            assert results.violations_count == 0, f"{name}: {results.generate_report()}"
 
 
 def test_the_theme_of_the_product_holds_here_too(site: Path, quiet: Page) -> None:
