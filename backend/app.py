@@ -66,6 +66,7 @@ from backend.shares import operations as shares_operations
 from backend.shares import pages as shares_pages
 from backend.studies import operations as studies_operations
 from backend.studies import pages as studies_pages
+from backend.sweeps import operations as sweeps_operations
 from backend.team import operations as team_operations
 from backend.team import pages as team_pages
 from backend.training import example_operations, example_pages, steering_pages
@@ -120,7 +121,7 @@ OPERATIONS = (
         import_operations,
         training_operations,
     ),
-    shares_operations,
+    *(sweeps_operations, shares_operations),
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

@@ -116,10 +116,11 @@ if TYPE_CHECKING:
         SignInSession,
         StartedTraining,
         StudyResponse,
+        SweepDetail,
+        SweepResponse,
         TeamReview,
         Token,
         TrainingSetting,
-        TrialResponse,
         TryResponse,
         UnreadResponse,
         UploadPlan,
@@ -131,6 +132,7 @@ if TYPE_CHECKING:
         WeekResponse,
         WholeRolloutResponse,
         WorkersResponse,
+        backend__environments__schemas__TrialResponse,
     )
 
 
@@ -1005,7 +1007,7 @@ class EnvironmentsOperations(Namespace):
         level: int | None = None,
         index: int | None = None,
         seed: int | None = None,
-    ) -> TrialResponse:
+    ) -> backend__environments__schemas__TrialResponse:
         """Reset the draft to the start of a task. Parts of the task that you leave open are random.
 
         - `environment`: Name or id of an environment.
@@ -1015,7 +1017,7 @@ class EnvironmentsOperations(Namespace):
         - `index`: Number of the task. Default: random.
         - `seed`: Seed of the task. Default: random."""
         return self._call(
-            "TrialResponse",
+            "backend__environments__schemas__TrialResponse",
             "POST",
             f"/environments/{segment(environment)}/try",
             "body",
@@ -1026,12 +1028,12 @@ class EnvironmentsOperations(Namespace):
             seed=seed,
         )
 
-    def get_trial(self, environment: str | UUID) -> TrialResponse:
+    def get_trial(self, environment: str | UUID) -> backend__environments__schemas__TrialResponse:
         """Show your trial of the draft.
 
         - `environment`: Name or id of an environment."""
         return self._call(
-            "TrialResponse",
+            "backend__environments__schemas__TrialResponse",
             "GET",
             f"/environments/{segment(environment)}/try",
             "query",
@@ -1044,7 +1046,7 @@ class EnvironmentsOperations(Namespace):
         revision: int | None = None,
         reply: str | None = None,
         action: dict[str, Any] | None = None,
-    ) -> TrialResponse:
+    ) -> backend__environments__schemas__TrialResponse:
         """Send a reply to the draft, or an action that is written as a reply.
 
         - `environment`: Name or id of an environment.
@@ -1052,7 +1054,7 @@ class EnvironmentsOperations(Namespace):
         - `reply`: The whole reply.
         - `action`: An action; it is written as a reply for you."""
         return self._call(
-            "TrialResponse",
+            "backend__environments__schemas__TrialResponse",
             "POST",
             f"/environments/{segment(environment)}/try/act",
             "body",
@@ -1061,35 +1063,41 @@ class EnvironmentsOperations(Namespace):
             action=action,
         )
 
-    def take_back_in_trial(self, environment: str | UUID) -> TrialResponse:
+    def take_back_in_trial(self, environment: str | UUID) -> backend__environments__schemas__TrialResponse:
         """Undo the last reply of the trial.
 
         - `environment`: Name or id of an environment."""
         return self._call(
-            "TrialResponse",
+            "backend__environments__schemas__TrialResponse",
             "POST",
             f"/environments/{segment(environment)}/try/back",
             "query",
         )
 
-    def replay_trial(self, environment: str | UUID) -> TrialResponse:
+    def replay_trial(self, environment: str | UUID) -> backend__environments__schemas__TrialResponse:
         """Play the same task and replies on the current draft.
 
         - `environment`: Name or id of an environment."""
         return self._call(
-            "TrialResponse",
+            "backend__environments__schemas__TrialResponse",
             "POST",
             f"/environments/{segment(environment)}/try/replay",
             "query",
         )
 
-    def run_script_in_trial(self, environment: str | UUID, *, script: str | None = None) -> TrialResponse:
+    def run_script_in_trial(
+        self, environment: str | UUID, *, script: str | None = None
+    ) -> backend__environments__schemas__TrialResponse:
         """Let a scripted policy of the package play the trial to its end.
 
         - `environment`: Name or id of an environment.
         - `script`: Scripted policy of the package."""
         return self._call(
-            "TrialResponse", "POST", f"/environments/{segment(environment)}/try/script", "body", script=script
+            "backend__environments__schemas__TrialResponse",
+            "POST",
+            f"/environments/{segment(environment)}/try/script",
+            "body",
+            script=script,
         )
 
     def list_versions(self, environment: str | UUID, *, limit: int | None = None) -> Iterator[VersionResponse]:
@@ -4350,6 +4358,96 @@ class StudiesOperations(Namespace):
         )
 
 
+class SweepsOperations(Namespace):
+    def list(self, *, project: str | None = None, limit: int | None = None) -> Iterator[SweepResponse]:
+        """List sweeps, newest first.
+
+        - `project`: Name or id of a project. Default: the one you work in, else all."""
+        return self._list("SweepResponse", "/sweeps", limit, project=project)
+
+    def start(
+        self,
+        *,
+        version_id: UUID | str,
+        parameters: dict[str, dict[str, Any]],
+        preset: str | None = None,
+        configuration: dict[str, Any] | None = None,
+        name: str | None = None,
+        sampler: Literal["tpe", "random", "grid"] | None = None,
+        pruner: Literal["median", "halving", "none"] | None = None,
+        trials: int | None = None,
+        parallel: int | None = None,
+        startup_trials: int | None = None,
+        max_steps: int | None = None,
+        max_hours: float | None = None,
+        seed: int | None = None,
+        without_certificate: str | None = None,
+        key: str | None = None,
+    ) -> SweepDetail:
+        """Search for the training settings with the best held-out reward: start runs with different values.
+
+        Samples at random, on a grid or near the values that worked best, and stops runs that do worse than others.
+
+        - `version_id`: Environment version to train on.
+        - `parameters`: Values to try, by the dotted name of a training setting: `{"grpo.learning_rate": {"low":
+          1e-5, "high": 1e-3, "log": true}, "grpo.group_size": [4, 8, 16]}`.
+        - `preset`: Name of a preset. `configuration` overrides it.
+        - `configuration`: Settings of all runs as nested JSON; may be partial.
+        - `name`: Name of the sweep; its runs add their number. Default: made from the name of the environment.
+        - `sampler`: How to choose the values of the next run.
+        - `pruner`: Which runs to stop early, by their held-out rewards.
+        - `trials`: Number of runs. Default: 20, or all points of the grid.
+        - `parallel`: Maximum number of runs at the same time.
+        - `startup_trials`: Runs that are drawn at random and must finish before results guide the search or stop a
+          run.
+        - `max_steps`: Training steps of all runs together. Default: no limit.
+        - `max_hours`: Hours of training of all runs together. When they are used up, no further run starts.
+          Default: no limit.
+        - `seed`: Seed of the search. The seed of training is the setting `seed`.
+        - `without_certificate`: Why to train on a version that has not passed its checks.
+        - `key`: Any text. A repeated request with the same key returns the sweep it started."""
+        return self._call(
+            "SweepDetail",
+            "POST",
+            "/sweeps",
+            "body",
+            "/sweeps/{id}",
+            version_id=version_id,
+            parameters=parameters,
+            preset=preset,
+            configuration=configuration,
+            name=name,
+            sampler=sampler,
+            pruner=pruner,
+            trials=trials,
+            parallel=parallel,
+            startup_trials=startup_trials,
+            max_steps=max_steps,
+            max_hours=max_hours,
+            seed=seed,
+            without_certificate=without_certificate,
+            key=key,
+        )
+
+    def get(self, sweep: str | UUID) -> SweepDetail:
+        """Show a sweep with its runs, the best one, and which settings mattered.
+
+        - `sweep`: Name of a sweep, its id or the last characters of it."""
+        return self._call("SweepDetail", "GET", f"/sweeps/{segment(sweep)}", "query", "/sweeps/{id}")
+
+    def resume(self, sweep: str | UUID) -> SweepDetail:
+        """Continue a stopped or failed sweep. Runs that stopped with it continue where they stopped.
+
+        - `sweep`: Name of a sweep, its id or the last characters of it."""
+        return self._call("SweepDetail", "POST", f"/sweeps/{segment(sweep)}/resume", "query", "/sweeps/{id}")
+
+    def stop(self, sweep: str | UUID) -> SweepDetail:
+        """Stop a sweep and its runs in progress. Finished work is kept.
+
+        - `sweep`: Name of a sweep, its id or the last characters of it."""
+        return self._call("SweepDetail", "POST", f"/sweeps/{segment(sweep)}/stop", "query", "/sweeps/{id}")
+
+
 class TeamOperations(Namespace):
     def whoami(self) -> Me:
         """Show the member whose token or session you use."""
@@ -4892,6 +4990,7 @@ class Operations:
         self.sessions = SessionsOperations(client)
         self.shares = SharesOperations(client)
         self.studies = StudiesOperations(client)
+        self.sweeps = SweepsOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)
         self.training = TrainingOperations(client)
