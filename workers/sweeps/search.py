@@ -68,11 +68,14 @@ class Search:
         }
         self._study = optuna.create_study(direction="maximize", pruner=pruners[settings.pruner])
         self._by_number = {each.number: self._replay(each) for each in trials}
-        for _, number, point in sorted((point.at, each.number, point) for each in trials for point in each.rewards):
+        self._is_behind: dict[int, bool] = {}
+        """By number: whether its latest reward is not in the best third of its rung, which is decided only once."""
+        events = [(point.at, each.number, point) for each in trials for point in each.rewards]
+        for _, number, point in sorted(events, key=lambda event: (event[0], event[1])):
             trial = self._by_number[number]
             trial.report(point.reward, point.step)
             if settings.pruner is Pruner.HALVING:
-                trial.should_prune()  # records the rung that the trial reached
+                self._is_behind[number] = trial.should_prune()
         for each in trials:
             if each.state is not TrialState.RUNNING:
                 self._tell(each)
@@ -116,10 +119,11 @@ class Search:
         for each in self._trials:
             if each.state is not TrialState.RUNNING or not each.rewards:
                 continue
-            if not self._by_number[each.number].should_prune():
+            is_halving = self._settings.pruner is Pruner.HALVING
+            if not (self._is_behind[each.number] if is_halving else self._by_number[each.number].should_prune()):
                 continue
             latest = each.rewards[-1]
-            if self._settings.pruner is Pruner.HALVING:
+            if is_halving:
                 found[each.number] = (
                     f"Pruned after step {latest.step:,}: its held-out reward, {latest.reward:.3f}, is not among the"
                     " best third of the runs that reached this step."
