@@ -33,6 +33,7 @@ from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.shares.tables import Share
 from backend.studies.tables import Study
+from backend.sweeps.tables import Sweep
 from backend.training.tables import Preflight
 from backend.web.dependencies import PLACES
 from backend.web.identity import Actor
@@ -84,6 +85,9 @@ def hidden(app: FastAPI, session: Session) -> HiddenItems:
         environment_id=environment.id, rollout_id=rollout.id, task={}, replies=[], lowest=None, highest=0.0
     )
     study = Study(kind=StudyKind.ONSET, run_id=run.id, version_id=version.id, settings={})
+    sweep = Sweep(
+        name="secret sweep", project_id=project.id, version_id=version.id, settings={"space": {}, "trials": 1}
+    )
     grader = Grader(name="secret_judge", kind=GraderKind.JUDGE, policy_id=policy.id, settings={})
     preflight = Preflight(version_id=version.id)
     share = Share(
@@ -103,7 +107,7 @@ def hidden(app: FastAPI, session: Session) -> HiddenItems:
         project_id=project.id,
         purge_at=datetime.now(UTC),
     )
-    session.add_all([export, fixture, study, grader, preflight, share, deletion])
+    session.add_all([export, fixture, study, sweep, grader, preflight, share, deletion])
     session.flush()
     rows = {
         "run": run,
@@ -118,6 +122,7 @@ def hidden(app: FastAPI, session: Session) -> HiddenItems:
         "environment": environment,
         "fixture": fixture,
         "study": study,
+        "sweep": sweep,
         "grader": grader,
         "preflight": preflight,
         "share": share,
