@@ -233,7 +233,7 @@ def _check_points(version: EnvironmentVersion, sampler: Sampler, space: Space, b
 
 
 def _project_of(session: Session, version: EnvironmentVersion) -> uuid.UUID:
-    """The project of a restricted environment, else the one that the person works in."""
+    """The project of a restricted environment, else the person's current project."""
     own = session.get_one(Project, version.environment.project_id)
     return own.id if own.is_restricted else current_project(session) or own.id
 

@@ -1,4 +1,4 @@
-"""What is wrong with the fields of a request, as sentences for people. Free of the web, because jobs validate too."""
+"""Errors in the fields of a request as sentences for people. Free of the web, because jobs validate too."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""What a sweep needs to start, and the message for each value that cannot work. Nothing is queued then."""
+"""Starting a sweep: the job that is queued, and the message for each value that cannot work."""
 
 from typing import Any
 

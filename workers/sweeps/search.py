@@ -1,4 +1,4 @@
-"""The search of a sweep, rebuilt from its trials at each step: Optuna keeps no state of its own."""
+"""The search of a sweep, rebuilt from its trials at each step: Optuna stores nothing."""
 
 import statistics
 import warnings

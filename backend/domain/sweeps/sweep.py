@@ -1,4 +1,4 @@
-"""What a sweep is: its sampler, its pruner, its limits, and the states of its trials."""
+"""The settings of a sweep, and the states of its trials."""
 
 from enum import StrEnum
 
