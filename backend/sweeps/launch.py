@@ -183,7 +183,7 @@ def _checked(name: str, value: Value, base: TrainingConfiguration) -> Value:
     except InvalidInput as error:
         own = [text for field, text in error.fields.items() if field == name or field.startswith(f"{name}.")]
         if own:
-            raise ImpossibleValue(f"{write(value) or 'Empty'}: {own[0]}") from error
+            raise ImpossibleValue(f"{write(value)[:80] or 'Empty'}: {own[0]}") from error
         return float(value) if isinstance(value, str) and _is_number(value) else value  # other settings may allow it
     for part in (*blocks, last):
         found = found[part]
@@ -221,7 +221,7 @@ def _check_points(version: EnvironmentVersion, sampler: Sampler, space: Space, b
             working.append(point)
         except InvalidInput as error:
             message = " ".join(error.fields.values()) or str(error)
-            failures.append(f"{', '.join(f'{name}={write(value)}' for name, value in point.items())}: {message}")
+            failures.append(f"{', '.join(f'{name}={write(value)[:80]}' for name, value in point.items())}: {message}")
     if is_grid and failures:
         some = "1 point" if len(failures) == 1 else f"{len(failures):,} points"
         message = f"{some} of {len(points):,} cannot be trained. {failures[0]}"

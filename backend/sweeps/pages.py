@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 from starlette.datastructures import FormData
 
-from backend.core.events import RUNS, SWEEPS
+from backend.core.events import SWEEPS
 from backend.domain.ids import new_id
 from backend.domain.sweeps.space import MAX_PARAMETERS
 from backend.domain.sweeps.sweep import FEWEST_FOR_IMPORTANCE, Pruner, Sampler
@@ -186,9 +186,7 @@ def _form_page(session: Session, form: SweepForm, error: InvalidInput | None = N
     }
 
 
-@live_page(
-    router, "/sweeps/{sweep_id}", "sweeps/sweep.html", "sweep_head", "sweep_body", topics=["sweep:{sweep_id}", RUNS]
-)
+@live_page(router, "/sweeps/{sweep_id}", "sweeps/sweep.html", "sweep_head", "sweep_body", topics=["sweep:{sweep_id}"])
 def show_sweep(session: SessionDep, _: Viewer, sweep_id: uuid.UUID) -> dict[str, object]:
     row = queries.get_sweep(session, sweep_id)
     sweep = queries.sweep_detail(session, row)

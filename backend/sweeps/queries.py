@@ -68,13 +68,6 @@ def list_trials(session: Session, sweep_id: uuid.UUID) -> Sequence[SweepTrial]:
     return session.scalars(statement.order_by(SweepTrial.number)).all()
 
 
-def sweep_of_run(session: Session, run_id: uuid.UUID) -> tuple[Sweep, SweepTrial] | None:
-    """The sweep whose trial this training run is."""
-    statement = select(Sweep, SweepTrial).join(SweepTrial, SweepTrial.sweep_id == Sweep.id)
-    found = session.execute(statement.where(SweepTrial.run_id == run_id).limit(1)).first()
-    return (found[0], found[1]) if found else None
-
-
 def best_of(trials: Sequence[SweepTrial]) -> SweepTrial | None:
     """The completed trial with the highest reward."""
     completed = [each for each in trials if each.state is TrialState.COMPLETED and each.reward is not None]

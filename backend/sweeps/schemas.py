@@ -18,7 +18,7 @@ class StartSweep(Request):
     """A search over training settings: which settings, how to search, and when to stop."""
 
     version_id: uuid.UUID = Field(description="Environment version to train on.")
-    parameters: dict[str, Parameter] = Field(
+    parameters: dict[Annotated[str, Field(max_length=120)], Parameter] = Field(
         min_length=1,
         max_length=MAX_PARAMETERS,
         description="Values to try, by the dotted name of a training setting: "

@@ -200,7 +200,16 @@ def test_every_page_and_form_refuses_an_id_of_a_hidden_project(app: FastAPI, hid
             "/",
             "/compare",
         ),
-        *("/evaluations/new", "/training/new", "/data/sft", "/detectors", "/projects", "/notices", "/shares"),
+        *(
+            "/evaluations/new",
+            "/training/new",
+            "/data/sft",
+            "/detectors",
+            "/projects",
+            "/notices",
+            "/shares",
+            "/sweeps",
+        ),
         *("/api/v1/runs", "/api/v1/environments", "/api/v1/policies", "/api/v1/checkpoints"),
         *("/api/v1/review/items", "/api/v1/flags", "/api/v1/graders", "/api/v1/exports", "/api/v1/checkpoints/tree"),
         *(
@@ -210,6 +219,7 @@ def test_every_page_and_form_refuses_an_id_of_a_hidden_project(app: FastAPI, hid
             "/api/v1/deletions",
             "/deleted",
             "/api/v1/shares",
+            "/api/v1/sweeps",
         ),
     ],
 )

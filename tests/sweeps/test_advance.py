@@ -163,6 +163,9 @@ def test_a_sweep_whose_first_runs_all_fail_ends(session: Session) -> None:
         advance(session, sweep)
     assert sweep.status is RunStatus.FAILED
     assert sweep.reason == "The first 3 runs failed. The last one: The model has no chat template."
+    resume_sweep(session, sweep)
+    advance(session, sweep)
+    assert states(session, sweep) == ["running", "failed", "failed"], "one at a time"
 
 
 def test_limits_of_steps_and_hours_end_the_sweep_after_the_runs_in_progress(session: Session) -> None:

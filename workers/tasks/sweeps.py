@@ -60,10 +60,13 @@ def advance(session: Session, sweep: Sweep) -> None:
     requester, settings = requester_of(sweep), sweep.typed_settings
     if sweep.status is RunStatus.QUEUED:
         sweep.status = RunStatus.RUNNING
+        free = settings.parallel - sum(trial.state is TrialState.RUNNING for trial in trials)
         for trial in trials:
-            if trial.reason == STOPPED_WITH_SWEEP and trial.run is not None and trial.run.can_resume:
+            is_wanted = trial.reason == STOPPED_WITH_SWEEP or trial.state is TrialState.FAILED
+            if free > 0 and is_wanted and trial.run is not None and trial.run.can_resume:
                 resume_run(session, requester, trial.run)
                 trial.state, trial.reason, trial.ended_at = TrialState.RUNNING, None, None
+                free -= 1
     base = stored_configuration(sweep.configuration)
     search = Search(settings, trial_records(session, trials), first_rung=base.heldout.every)
     for number, sentence in search.to_prune().items():
