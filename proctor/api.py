@@ -121,6 +121,7 @@ if TYPE_CHECKING:
         TeamReview,
         Token,
         TrainingSetting,
+        TrialResponse,
         TryResponse,
         UnreadResponse,
         UploadPlan,
@@ -132,7 +133,6 @@ if TYPE_CHECKING:
         WeekResponse,
         WholeRolloutResponse,
         WorkersResponse,
-        backend__environments__schemas__TrialResponse,
     )
 
 
@@ -1007,7 +1007,7 @@ class EnvironmentsOperations(Namespace):
         level: int | None = None,
         index: int | None = None,
         seed: int | None = None,
-    ) -> backend__environments__schemas__TrialResponse:
+    ) -> TrialResponse:
         """Reset the draft to the start of a task. Parts of the task that you leave open are random.
 
         - `environment`: Name or id of an environment.
@@ -1017,7 +1017,7 @@ class EnvironmentsOperations(Namespace):
         - `index`: Number of the task. Default: random.
         - `seed`: Seed of the task. Default: random."""
         return self._call(
-            "backend__environments__schemas__TrialResponse",
+            "TrialResponse",
             "POST",
             f"/environments/{segment(environment)}/try",
             "body",
@@ -1028,12 +1028,12 @@ class EnvironmentsOperations(Namespace):
             seed=seed,
         )
 
-    def get_trial(self, environment: str | UUID) -> backend__environments__schemas__TrialResponse:
+    def get_trial(self, environment: str | UUID) -> TrialResponse:
         """Show your trial of the draft.
 
         - `environment`: Name or id of an environment."""
         return self._call(
-            "backend__environments__schemas__TrialResponse",
+            "TrialResponse",
             "GET",
             f"/environments/{segment(environment)}/try",
             "query",
@@ -1046,7 +1046,7 @@ class EnvironmentsOperations(Namespace):
         revision: int | None = None,
         reply: str | None = None,
         action: dict[str, Any] | None = None,
-    ) -> backend__environments__schemas__TrialResponse:
+    ) -> TrialResponse:
         """Send a reply to the draft, or an action that is written as a reply.
 
         - `environment`: Name or id of an environment.
@@ -1054,7 +1054,7 @@ class EnvironmentsOperations(Namespace):
         - `reply`: The whole reply.
         - `action`: An action; it is written as a reply for you."""
         return self._call(
-            "backend__environments__schemas__TrialResponse",
+            "TrialResponse",
             "POST",
             f"/environments/{segment(environment)}/try/act",
             "body",
@@ -1063,41 +1063,35 @@ class EnvironmentsOperations(Namespace):
             action=action,
         )
 
-    def take_back_in_trial(self, environment: str | UUID) -> backend__environments__schemas__TrialResponse:
+    def take_back_in_trial(self, environment: str | UUID) -> TrialResponse:
         """Undo the last reply of the trial.
 
         - `environment`: Name or id of an environment."""
         return self._call(
-            "backend__environments__schemas__TrialResponse",
+            "TrialResponse",
             "POST",
             f"/environments/{segment(environment)}/try/back",
             "query",
         )
 
-    def replay_trial(self, environment: str | UUID) -> backend__environments__schemas__TrialResponse:
+    def replay_trial(self, environment: str | UUID) -> TrialResponse:
         """Play the same task and replies on the current draft.
 
         - `environment`: Name or id of an environment."""
         return self._call(
-            "backend__environments__schemas__TrialResponse",
+            "TrialResponse",
             "POST",
             f"/environments/{segment(environment)}/try/replay",
             "query",
         )
 
-    def run_script_in_trial(
-        self, environment: str | UUID, *, script: str | None = None
-    ) -> backend__environments__schemas__TrialResponse:
+    def run_script_in_trial(self, environment: str | UUID, *, script: str | None = None) -> TrialResponse:
         """Let a scripted policy of the package play the trial to its end.
 
         - `environment`: Name or id of an environment.
         - `script`: Scripted policy of the package."""
         return self._call(
-            "backend__environments__schemas__TrialResponse",
-            "POST",
-            f"/environments/{segment(environment)}/try/script",
-            "body",
-            script=script,
+            "TrialResponse", "POST", f"/environments/{segment(environment)}/try/script", "body", script=script
         )
 
     def list_versions(self, environment: str | UUID, *, limit: int | None = None) -> Iterator[VersionResponse]:

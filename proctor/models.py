@@ -81,7 +81,7 @@ class FixtureResponse(Model):
     """Revision of the draft that contains it."""
 
 
-class BackendEnvironmentsSchemasTrialResponse(Model):
+class TrialResponse(Model):
     """An episode on a draft. It is not stored as a rollout."""
 
     task: dict[str, Any]
@@ -568,7 +568,7 @@ class ReviewerActivity(Model):
     """The last 14 days, oldest first."""
 
 
-class Sampler(StrEnum):
+class SweepSampler(StrEnum):
     """
     How a sweep chooses the next values.
     """
@@ -578,7 +578,7 @@ class Sampler(StrEnum):
     grid = "grid"
 
 
-class Pruner(StrEnum):
+class SweepPruner(StrEnum):
     """
     Which runs a sweep stops early, by their held-out rewards so far.
     """
@@ -628,8 +628,8 @@ class SweepResponse(Job):
     status: RunStatus
     reason: str | None
     """Why it stopped or failed, or which limit ended it."""
-    sampler: Sampler
-    pruner: Pruner
+    sampler: SweepSampler
+    pruner: SweepPruner
     best_reward: float | None
     """Highest held-out reward of a completed run."""
     created_at: AwareDatetime
@@ -3123,7 +3123,7 @@ class Parameter(Model):
     """Number of evenly spaced values of the range that a grid tries."""
 
 
-class BackendSweepsSchemasTrialResponse(Model):
+class SweepTrialResponse(Model):
     """One run of a sweep."""
 
     number: int
@@ -3970,8 +3970,8 @@ class SweepDetail(Job):
     status: RunStatus
     reason: str | None
     """Why it stopped or failed, or which limit ended it."""
-    sampler: Sampler
-    pruner: Pruner
+    sampler: SweepSampler
+    pruner: SweepPruner
     best_reward: float | None
     """Highest held-out reward of a completed run."""
     created_at: AwareDatetime
@@ -3980,9 +3980,9 @@ class SweepDetail(Job):
     parallel: int
     max_steps: int | None
     max_hours: float | None
-    best: BackendSweepsSchemasTrialResponse | None
+    best: SweepTrialResponse | None
     """The completed run with the highest held-out reward."""
-    trials: list[BackendSweepsSchemasTrialResponse]
+    trials: list[SweepTrialResponse]
     """In the order of their start."""
     importance: dict[str, float] | None
     """Share of each setting in reaching the best rewards, largest first. Null until 8 runs are completed."""

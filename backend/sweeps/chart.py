@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from backend.domain.sweeps.space import Axis, Value
 from backend.domain.sweeps.sweep import TrialState
-from backend.sweeps.schemas import TrialResponse
+from backend.sweeps.schemas import SweepTrialResponse
 from backend.training.setting_texts import write
 from backend.web.svg import extent
 
@@ -52,7 +52,7 @@ class ParallelCoordinates:
     height: float
 
 
-def parallel_coordinates(space: Mapping[str, Axis], trials: Sequence[TrialResponse]) -> ParallelCoordinates:
+def parallel_coordinates(space: Mapping[str, Axis], trials: Sequence[SweepTrialResponse]) -> ParallelCoordinates:
     """Draw the trials that have a reward."""
     rated = sorted((trial.reward, trial.number, trial) for trial in trials if trial.reward is not None)
     low, high = extent([reward for reward, _, _ in rated])

@@ -14,7 +14,7 @@ from backend.core.row_access import current_project, is_taken, limit_to
 from backend.domain.ids import new_id, stable_id
 from backend.domain.projects.access import ProjectAccess
 from backend.domain.sweeps.space import Axis, Parameter, Point, Space, Value, grid_points, grid_size, probe_points
-from backend.domain.sweeps.sweep import MAX_TRIALS, Sampler, SweepSettings, TrialState
+from backend.domain.sweeps.sweep import MAX_TRIALS, SweepSampler, SweepSettings, TrialState
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.mix import portions
 from backend.domain.vocabulary import Role
@@ -187,11 +187,12 @@ def _checked(name: str, value: Value, base: TrainingConfiguration) -> Value:
         return float(value) if isinstance(value, str) and _is_number(value) else value  # other settings may allow it
     for part in (*blocks, last):
         found = found[part]
-    return found
+    canonical: Value = found
+    return canonical
 
 
 def _number_of_trials(request: StartSweep, space: Space) -> int:
-    if request.sampler is not Sampler.GRID:
+    if request.sampler is not SweepSampler.GRID:
         return request.trials or DEFAULT_TRIALS
     if missing := [name for name, axis in space.items() if not axis.grid()]:
         message = "A grid needs `points`, the number of values to try in the range, or a list of values."
@@ -204,12 +205,14 @@ def _number_of_trials(request: StartSweep, space: Space) -> int:
     return size
 
 
-def _check_points(version: EnvironmentVersion, sampler: Sampler, space: Space, base: TrainingConfiguration) -> Point:
+def _check_points(
+    version: EnvironmentVersion, sampler: SweepSampler, space: Space, base: TrainingConfiguration
+) -> Point:
     """Return a point whose settings work together on this environment.
 
     Raises InvalidInput if none does, or if any point of a grid does not.
     """
-    is_grid = sampler is Sampler.GRID
+    is_grid = sampler is SweepSampler.GRID
     points: Sequence[Point] = list(grid_points(space)) if is_grid else probe_points(space, PROBES)
     weights = [1.0, *(part.weight for part in base.mix)]
     working, failures = list[Point](), list[str]()

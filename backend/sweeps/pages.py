@@ -13,7 +13,7 @@ from starlette.datastructures import FormData
 from backend.core.events import SWEEPS
 from backend.domain.ids import new_id
 from backend.domain.sweeps.space import MAX_PARAMETERS
-from backend.domain.sweeps.sweep import FEWEST_FOR_IMPORTANCE, Pruner, Sampler
+from backend.domain.sweeps.sweep import FEWEST_FOR_IMPORTANCE, SweepPruner, SweepSampler
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.presets import PRESETS
 from backend.errors import InvalidInput
@@ -33,17 +33,18 @@ router = APIRouter()
 
 ROWS = 5
 """Settings for which the form has room at first."""
+PLAIN = ("version_id", "preset", "name", "without_certificate")
 SEARCH = ("sampler", "pruner", "trials", "parallel", "startup_trials", "max_steps", "max_hours", "seed")
 """Fields of the request that the form sends as they are."""
 SAMPLERS = {
-    Sampler.TPE: "Near the best values so far (TPE)",
-    Sampler.RANDOM: "Random",
-    Sampler.GRID: "Grid: every combination",
+    SweepSampler.TPE: "Near the best values so far (TPE)",
+    SweepSampler.RANDOM: "Random",
+    SweepSampler.GRID: "Grid: every combination",
 }
 PRUNERS = {
-    Pruner.MEDIAN: "Runs below the median",
-    Pruner.HALVING: "All but the best third (successive halving)",
-    Pruner.NONE: "None",
+    SweepPruner.MEDIAN: "Runs below the median",
+    SweepPruner.HALVING: "All but the best third (successive halving)",
+    SweepPruner.NONE: "None",
 }
 
 
@@ -111,19 +112,18 @@ class SweepForm:
 def filled_form(request: Request) -> SweepForm:
     """The form as an address fills it in: dotted names are settings of all runs, as the launch page links them."""
     query = request.query_params
-    own = {name: query.get(name, "") for name in ("version_id", "preset", "name", "without_certificate")}
     known = TrainingConfiguration.model_fields
     lines = [f"{name}={text}" for name, text in query.items() if name.partition(".")[0] in known]
-    return SweepForm(**own, settings="\n".join(lines), key=new_id().hex)
+    return SweepForm(*(query.get(name, "") for name in PLAIN), settings="\n".join(lines), key=new_id().hex)
 
 
 async def sent_form(request: Request) -> SweepForm:
     form = await request.form()
-    plain = {name: _text(form, name) for name in ("version_id", "preset", "name", "without_certificate", "settings")}
     columns = [_texts(form, f"parameter_{name}") for name in ("name", "values", "low", "high", "scale", "points")]
     rows = [ParameterRow(*cells) for cells in zip(*columns, strict=False) if cells[0]]
     search = {name: _text(form, name) for name in SEARCH}
-    return SweepForm(**plain, key=_text(form, "key"), rows=rows[: MAX_PARAMETERS + 1], search=search)
+    own = (_text(form, name) for name in (*PLAIN, "settings", "key"))
+    return SweepForm(*own, rows=rows[: MAX_PARAMETERS + 1], search=search)
 
 
 def _text(form: FormData, name: str) -> str:

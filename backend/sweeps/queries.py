@@ -12,7 +12,7 @@ from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
 from backend.operations.ids import find_by_end, parse_id
 from backend.projects.queries import project_id_of
-from backend.sweeps.schemas import ListSweeps, SweepDetail, SweepResponse, TrialResponse
+from backend.sweeps.schemas import ListSweeps, SweepDetail, SweepResponse, SweepTrialResponse
 from backend.sweeps.tables import Sweep, SweepTrial
 from backend.web.paging import Key, Slice, slice_of
 
@@ -85,8 +85,8 @@ def sweep_detail(session: Session, sweep: Sweep) -> SweepDetail:
         parallel=settings.parallel,
         max_steps=settings.max_steps,
         max_hours=settings.max_hours,
-        best=TrialResponse.of(best) if best else None,
-        trials=[TrialResponse.of(each) for each in trials],
+        best=SweepTrialResponse.of(best) if best else None,
+        trials=[SweepTrialResponse.of(each) for each in trials],
         importance=sweep.importance,
         configuration=sweep.configuration,
     )

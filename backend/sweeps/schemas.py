@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue
 
 from backend.domain.sweeps.space import MAX_PARAMETERS, Parameter
-from backend.domain.sweeps.sweep import MAX_PARALLEL, MAX_TRIALS, STARTUP_TRIALS, Pruner, Sampler, TrialState
+from backend.domain.sweeps.sweep import MAX_PARALLEL, MAX_TRIALS, STARTUP_TRIALS, SweepPruner, SweepSampler, TrialState
 from backend.domain.vocabulary import RunStatus
 from backend.operations.schemas import ListRequest, Progress, ProjectText, Request, Response
 
@@ -32,8 +32,8 @@ class StartSweep(Request):
         pattern=r"^[^\x00-\x1f]+$",
         description="Name of the sweep; its runs add their number. Default: made from the name of the environment.",
     )
-    sampler: Sampler = Field(Sampler.TPE, description="How to choose the values of the next run.")
-    pruner: Pruner = Field(Pruner.MEDIAN, description="Which runs to stop early, by their held-out rewards.")
+    sampler: SweepSampler = Field(SweepSampler.TPE, description="How to choose the values of the next run.")
+    pruner: SweepPruner = Field(SweepPruner.MEDIAN, description="Which runs to stop early, by their held-out rewards.")
     trials: int | None = Field(
         None, ge=1, le=MAX_TRIALS, description="Number of runs. Default: 20, or all points of the grid."
     )
@@ -68,7 +68,7 @@ class ListSweeps(ListRequest):
     project: ProjectText = None
 
 
-class TrialResponse(Response):
+class SweepTrialResponse(Response):
     """One run of a sweep."""
 
     number: int
@@ -104,8 +104,8 @@ class SweepResponse(Progress):
     status: RunStatus
     reason: str | None
     """Why it stopped or failed, or which limit ended it."""
-    sampler: Sampler
-    pruner: Pruner
+    sampler: SweepSampler
+    pruner: SweepPruner
     best_reward: float | None
     """Highest held-out reward of a completed run."""
     created_at: datetime
@@ -119,9 +119,9 @@ class SweepDetail(SweepResponse):
     parallel: int
     max_steps: int | None
     max_hours: float | None
-    best: TrialResponse | None
+    best: SweepTrialResponse | None
     """The completed run with the highest held-out reward."""
-    trials: Annotated[list[TrialResponse], Field(description="In the order of their start.")]
+    trials: Annotated[list[SweepTrialResponse], Field(description="In the order of their start.")]
     importance: dict[str, float] | None
     """Share of each setting in reaching the best rewards, largest first. Null until 8 runs are completed."""
     configuration: dict[str, object]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backend.domain.sweeps.space import Axis, Point
-from backend.domain.sweeps.sweep import Pruner, Sampler, SweepSettings, TrialState
+from backend.domain.sweeps.sweep import SweepPruner, SweepSampler, SweepSettings, TrialState
 from workers.sweeps.search import HeldoutReward, Search, TrialRecord
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -34,15 +34,15 @@ def search(chosen: SweepSettings, trials: Sequence[TrialRecord] = ()) -> Search:
 
 def test_a_grid_is_covered_once() -> None:
     space = {"a": Axis(values=[1, 2, 3]), "b": Axis(low=0, high=1, points=2)}
-    chosen, done = settings(space, sampler=Sampler.GRID), list[TrialRecord]()
+    chosen, done = settings(space, sampler=SweepSampler.GRID), list[TrialRecord]()
     while point := search(chosen, done).next_point():
         done.append(record(len(done) + 1, [0.5], values=point))
     assert len(done) == 6
     assert {(each.values["a"], each.values["b"]) for each in done} == {(a, b) for a in (1, 2, 3) for b in (0.0, 1.0)}
 
 
-@pytest.mark.parametrize("sampler", [Sampler.RANDOM, Sampler.TPE])
-def test_points_are_inside_of_the_space_and_never_repeated(sampler: Sampler) -> None:
+@pytest.mark.parametrize("sampler", [SweepSampler.RANDOM, SweepSampler.TPE])
+def test_points_are_inside_of_the_space_and_never_repeated(sampler: SweepSampler) -> None:
     space = {"a": Axis(values=["x", None]), "b": Axis(low=1, high=3, is_whole=True)}
     found, asked = list[Point](), search(settings(space, sampler=sampler))
     while point := asked.next_point():
@@ -76,14 +76,14 @@ def test_the_median_pruner_stops_a_run_below_the_others() -> None:
         " step, 0.420."
     }
     assert search(settings(), [*done[:2], record(3, [0.1], TrialState.RUNNING)]).to_prune() == {}, "too few finished"
-    unpruned = settings(pruner=Pruner.NONE)
+    unpruned = settings(pruner=SweepPruner.NONE)
     assert search(unpruned, [*done, record(4, [0.0, 0.0], TrialState.RUNNING)]).to_prune() == {}
 
 
 def test_successive_halving_keeps_the_best_third_of_each_rung() -> None:
     done = [record(n, [n / 10, n / 10, n / 10]) for n in range(1, 7)]
     running = [record(7, [0.55, 0.55], TrialState.RUNNING), record(8, [0.05], TrialState.RUNNING)]
-    found = search(settings(pruner=Pruner.HALVING), [*done, *running]).to_prune()
+    found = search(settings(pruner=SweepPruner.HALVING), [*done, *running]).to_prune()
     assert list(found) == [8]
     assert "best third" in found[8]
 

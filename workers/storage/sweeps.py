@@ -51,11 +51,11 @@ def trial_records(session: Session, trials: Sequence[SweepTrial]) -> list[TrialR
     statement = select(Checkpoint.run_id, Checkpoint.step, Checkpoint.heldout_reward, Checkpoint.created_at).where(
         Checkpoint.run_id.in_([trial.run_id for trial in trials if trial.run_id]),
         Checkpoint.stage.in_(STEPPED),
-        Checkpoint.heldout_reward.is_not(None),
     )
     rewards: defaultdict[uuid.UUID, dict[int, HeldoutReward]] = defaultdict(dict)
     for run_id, step, reward, at in session.execute(statement.order_by(Checkpoint.step)):
-        rewards[run_id][step] = HeldoutReward(step, reward, at)
+        if run_id is not None and reward is not None:
+            rewards[run_id][step] = HeldoutReward(step, reward, at)
     records = []
     for trial in trials:
         points = list(rewards[trial.run_id].values()) if trial.run_id else []

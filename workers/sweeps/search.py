@@ -16,8 +16,8 @@ from backend.domain.sweeps.space import Axis, Point, Value, grid_size
 from backend.domain.sweeps.sweep import (
     FEWEST_FOR_IMPORTANCE,
     REDUCTION,
-    Pruner,
-    Sampler,
+    SweepPruner,
+    SweepSampler,
     SweepSettings,
     TrialState,
 )
@@ -61,10 +61,10 @@ class Search:
         self._trials = trials
         self._tried = [each.values for each in trials]
         self._distributions = {name: _distribution_of(axis) for name, axis in settings.space.items()}
-        pruners: dict[Pruner, BasePruner] = {
-            Pruner.NONE: NopPruner(),
-            Pruner.MEDIAN: MedianPruner(n_startup_trials=settings.startup_trials),
-            Pruner.HALVING: SuccessiveHalvingPruner(min_resource=max(1, first_rung), reduction_factor=REDUCTION),
+        pruners: dict[SweepPruner, BasePruner] = {
+            SweepPruner.NONE: NopPruner(),
+            SweepPruner.MEDIAN: MedianPruner(n_startup_trials=settings.startup_trials),
+            SweepPruner.HALVING: SuccessiveHalvingPruner(min_resource=max(1, first_rung), reduction_factor=REDUCTION),
         }
         self._study = optuna.create_study(direction="maximize", pruner=pruners[settings.pruner])
         self._by_number = {each.number: self._replay(each) for each in trials}
@@ -74,7 +74,7 @@ class Search:
         for _, number, point in sorted(events, key=lambda event: (event[0], event[1])):
             trial = self._by_number[number]
             trial.report(point.reward, point.step)
-            if settings.pruner is Pruner.HALVING:
+            if settings.pruner is SweepPruner.HALVING:
                 self._is_behind[number] = trial.should_prune()
         for each in trials:
             if each.state is not TrialState.RUNNING:
@@ -98,7 +98,7 @@ class Search:
         """Return the values to try next, or None if every point was tried. They count as running from now on."""
         space, seed = self._settings.space, self._settings.seed
         number = len(self._tried)
-        if self._settings.sampler is Sampler.GRID and number >= grid_size(space):
+        if self._settings.sampler is SweepSampler.GRID and number >= grid_size(space):
             return None
         for draw in range(REDRAWS):
             self._study.sampler = self._sampler(seed + number + 1000 * draw)
@@ -119,7 +119,7 @@ class Search:
         for each in self._trials:
             if each.state is not TrialState.RUNNING or not each.rewards:
                 continue
-            is_halving = self._settings.pruner is Pruner.HALVING
+            is_halving = self._settings.pruner is SweepPruner.HALVING
             if not (self._is_behind[each.number] if is_halving else self._by_number[each.number].should_prune()):
                 continue
             latest = each.rewards[-1]
@@ -155,14 +155,14 @@ class Search:
 
     def _sampler(self, seed: int) -> BaseSampler:
         match self._settings.sampler:
-            case Sampler.GRID:
+            case SweepSampler.GRID:
                 names = {
                     name: [_encoded(axis, each) for each in axis.grid()] for name, axis in self._settings.space.items()
                 }
                 return GridSampler(names, seed=self._settings.seed)
-            case Sampler.RANDOM:
+            case SweepSampler.RANDOM:
                 return RandomSampler(seed=seed)
-            case Sampler.TPE:
+            case SweepSampler.TPE:
                 startup = self._settings.startup_trials
                 return TPESampler(seed=seed, n_startup_trials=startup, constant_liar=self._settings.parallel > 1)
 

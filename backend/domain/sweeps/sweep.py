@@ -19,7 +19,7 @@ FEWEST_FOR_IMPORTANCE = 8
 """Completed trials without which the importance of settings would be noise."""
 
 
-class Sampler(StrEnum):
+class SweepSampler(StrEnum):
     """How a sweep chooses the next values."""
 
     TPE = "tpe"
@@ -29,7 +29,7 @@ class Sampler(StrEnum):
     """Every combination of the listed values."""
 
 
-class Pruner(StrEnum):
+class SweepPruner(StrEnum):
     """Which runs a sweep stops early, by their held-out rewards so far."""
 
     MEDIAN = "median"
@@ -74,8 +74,8 @@ class SweepSettings(Described):
 
     space: dict[str, Axis]
     """By the dotted name of their setting."""
-    sampler: Sampler = Sampler.TPE
-    pruner: Pruner = Pruner.MEDIAN
+    sampler: SweepSampler = SweepSampler.TPE
+    pruner: SweepPruner = SweepPruner.MEDIAN
     trials: int = Field(ge=1, le=MAX_TRIALS)
     parallel: int = Field(default=1, ge=1, le=MAX_PARALLEL)
     startup_trials: int = STARTUP_TRIALS
