@@ -4427,7 +4427,12 @@ class SweepsOperations(Namespace):
         """Show a sweep with its runs, the best one, and which settings mattered.
 
         - `sweep`: Name of a sweep, its id or the last characters of it."""
-        return self._call("SweepDetail", "GET", f"/sweeps/{segment(sweep)}", "query", "/sweeps/{id}")
+        return self._call(
+            "SweepDetail",
+            "GET",
+            f"/sweeps/{segment(sweep)}",
+            "query",
+        )
 
     def resume(self, sweep: str | UUID) -> SweepDetail:
         """Continue a stopped or failed sweep. Runs that stopped with it continue where they stopped.

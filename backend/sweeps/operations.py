@@ -38,7 +38,7 @@ def start_sweep(session: Session, actor: Actor, request: StartSweep) -> SweepDet
     return queries.sweep_detail(session, queries.get_sweep(session, sweep.id))
 
 
-@operation("GET /sweeps/{sweep}", role=Role.VIEWER, command="sweep show", tool=True, poll="/sweeps/{id}")
+@operation("GET /sweeps/{sweep}", role=Role.VIEWER, command="sweep show", tool=True)
 def get_sweep(session: Session, actor: Actor, sweep: Sweep) -> SweepDetail:
     """Show a sweep with its runs, the best one, and which settings mattered."""
     return queries.sweep_detail(session, sweep)
