@@ -66,6 +66,8 @@ from backend.shares import operations as shares_operations
 from backend.shares import pages as shares_pages
 from backend.studies import operations as studies_operations
 from backend.studies import pages as studies_pages
+from backend.sweeps import operations as sweeps_operations
+from backend.sweeps import pages as sweeps_pages
 from backend.team import operations as team_operations
 from backend.team import pages as team_pages
 from backend.training import example_operations, example_pages, steering_pages
@@ -82,7 +84,7 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 THREADS_STUCK_SECONDS = 60.0
 """Six times the limit of a page's statements: threads that take turns are merely busy."""
 PAGES = (
-    shares_pages,
+    *(shares_pages, sweeps_pages),
     *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
     *(
         team_pages,
@@ -120,7 +122,7 @@ OPERATIONS = (
         import_operations,
         training_operations,
     ),
-    shares_operations,
+    *(sweeps_operations, shares_operations),
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

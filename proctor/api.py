@@ -116,6 +116,8 @@ if TYPE_CHECKING:
         SignInSession,
         StartedTraining,
         StudyResponse,
+        SweepDetail,
+        SweepResponse,
         TeamReview,
         Token,
         TrainingSetting,
@@ -4350,6 +4352,101 @@ class StudiesOperations(Namespace):
         )
 
 
+class SweepsOperations(Namespace):
+    def list(self, *, project: str | None = None, limit: int | None = None) -> Iterator[SweepResponse]:
+        """List sweeps, newest first.
+
+        - `project`: Name or id of a project. Default: the one you work in, else all."""
+        return self._list("SweepResponse", "/sweeps", limit, project=project)
+
+    def start(
+        self,
+        *,
+        version_id: UUID | str,
+        parameters: dict[str, dict[str, Any]],
+        preset: str | None = None,
+        configuration: dict[str, Any] | None = None,
+        name: str | None = None,
+        sampler: Literal["tpe", "random", "grid"] | None = None,
+        pruner: Literal["median", "halving", "none"] | None = None,
+        trials: int | None = None,
+        parallel: int | None = None,
+        startup_trials: int | None = None,
+        max_steps: int | None = None,
+        max_hours: float | None = None,
+        seed: int | None = None,
+        without_certificate: str | None = None,
+        key: str | None = None,
+    ) -> SweepDetail:
+        """Search for the training settings with the best held-out reward: start runs with different values.
+
+        Samples at random, on a grid or near the values that worked best, and stops runs that do worse than others.
+
+        - `version_id`: Environment version to train on.
+        - `parameters`: Values to try, by the dotted name of a training setting: `{"grpo.learning_rate": {"low":
+          1e-5, "high": 1e-3, "log": true}, "grpo.group_size": [4, 8, 16]}`.
+        - `preset`: Name of a preset. `configuration` overrides it.
+        - `configuration`: Settings of all runs as nested JSON; may be partial.
+        - `name`: Name of the sweep; its runs add their number. Default: made from the name of the environment.
+        - `sampler`: How to choose the values of the next run.
+        - `pruner`: Which runs to stop early, by their held-out rewards.
+        - `trials`: Number of runs. Default: 20, or all points of the grid.
+        - `parallel`: Maximum number of runs at the same time.
+        - `startup_trials`: Runs that are drawn at random and must finish before results guide the search or stop a
+          run.
+        - `max_steps`: Training steps of all runs together. Default: no limit.
+        - `max_hours`: Hours of training of all runs together. When they are used up, no further run starts.
+          Default: no limit.
+        - `seed`: Seed of the search. The seed of training is the setting `seed`.
+        - `without_certificate`: Why to train on a version that has not passed its checks.
+        - `key`: Any text. A repeated request with the same key returns the sweep it started."""
+        return self._call(
+            "SweepDetail",
+            "POST",
+            "/sweeps",
+            "body",
+            "/sweeps/{id}",
+            version_id=version_id,
+            parameters=parameters,
+            preset=preset,
+            configuration=configuration,
+            name=name,
+            sampler=sampler,
+            pruner=pruner,
+            trials=trials,
+            parallel=parallel,
+            startup_trials=startup_trials,
+            max_steps=max_steps,
+            max_hours=max_hours,
+            seed=seed,
+            without_certificate=without_certificate,
+            key=key,
+        )
+
+    def get(self, sweep: str | UUID) -> SweepDetail:
+        """Show a sweep with its runs, the best one, and which settings mattered.
+
+        - `sweep`: Name of a sweep, its id or the last characters of it."""
+        return self._call(
+            "SweepDetail",
+            "GET",
+            f"/sweeps/{segment(sweep)}",
+            "query",
+        )
+
+    def resume(self, sweep: str | UUID) -> SweepDetail:
+        """Continue a stopped or failed sweep. Runs that stopped with it continue where they stopped.
+
+        - `sweep`: Name of a sweep, its id or the last characters of it."""
+        return self._call("SweepDetail", "POST", f"/sweeps/{segment(sweep)}/resume", "query", "/sweeps/{id}")
+
+    def stop(self, sweep: str | UUID) -> SweepDetail:
+        """Stop a sweep and its runs in progress. Finished work is kept.
+
+        - `sweep`: Name of a sweep, its id or the last characters of it."""
+        return self._call("SweepDetail", "POST", f"/sweeps/{segment(sweep)}/stop", "query", "/sweeps/{id}")
+
+
 class TeamOperations(Namespace):
     def whoami(self) -> Me:
         """Show the member whose token or session you use."""
@@ -4892,6 +4989,7 @@ class Operations:
         self.sessions = SessionsOperations(client)
         self.shares = SharesOperations(client)
         self.studies = StudiesOperations(client)
+        self.sweeps = SweepsOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)
         self.training = TrainingOperations(client)

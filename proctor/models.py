@@ -568,6 +568,74 @@ class ReviewerActivity(Model):
     """The last 14 days, oldest first."""
 
 
+class SweepSampler(StrEnum):
+    """
+    How a sweep chooses the next values.
+    """
+
+    tpe = "tpe"
+    random = "random"
+    grid = "grid"
+
+
+class SweepPruner(StrEnum):
+    """
+    Which runs a sweep stops early, by their held-out rewards so far.
+    """
+
+    median = "median"
+    halving = "halving"
+    none = "none"
+
+
+class Points(RootModel[int]):
+    root: int = Field(..., ge=2, le=100)
+    """Number of evenly spaced values of the range that a grid tries."""
+
+
+class JsonValue(RootModel[Any]):
+    root: Any
+
+
+class TrialState(StrEnum):
+    """
+    The state of a trial, which follows from its run.
+    """
+
+    running = "running"
+    completed = "completed"
+    pruned = "pruned"
+    stopped = "stopped"
+    failed = "failed"
+
+
+class SweepResponse(Job):
+    """A sweep. `done` counts runs that have ended, `total` those to start."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    name: str
+    environment: str
+    """`tictactoe@3`"""
+    version_id: UUID
+    status: RunStatus
+    reason: str | None
+    """Why it stopped or failed, or which limit ended it."""
+    sampler: SweepSampler
+    pruner: SweepPruner
+    best_reward: float | None
+    """Highest held-out reward of a completed run."""
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
 class ShareKind(StrEnum):
     run = "run"
     comparison = "comparison"
@@ -701,8 +769,19 @@ class StudiableCheckpoint(Model):
     name: str
 
 
-class JsonValue(RootModel[Any]):
-    root: Any
+class SettingChangeResponse(Model):
+    """A setting that was changed during training."""
+
+    id: UUID
+    name: str
+    before: JsonValue
+    after: JsonValue
+    step: int | None
+    """The first step that used it; null while the change is pending."""
+    alarm_id: UUID | None
+    asked_by: UUID | None
+    """Null: the run changed it because of an alarm."""
+    created_at: AwareDatetime
 
 
 class RunKind(StrEnum):
@@ -2763,6 +2842,12 @@ class RunResponse(Job):
     """When it was archived. Lists omit archived runs."""
 
 
+class RunSettings(Model):
+    settings: dict[str, Any]
+    """Settings that can be changed during training, with their current values."""
+    changes: list[SettingChangeResponse]
+
+
 class NewShare(Model):
     id: UUID
     kind: ShareKind
@@ -3015,6 +3100,51 @@ class ProjectUsage(Model):
     before: Usage
 
 
+class Values(RootModel[list[JsonValue]]):
+    root: list[JsonValue] = Field(..., max_length=100, min_length=1)
+    """Values to choose from. A list in place of the whole object is the same."""
+
+
+class Parameter(Model):
+    """The values that a sweep tries for one training setting: a list, or a range."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    values: Values | None = None
+    """Values to choose from. A list in place of the whole object is the same."""
+    low: float | None = None
+    """Lowest value of a range."""
+    high: float | None = None
+    """Highest value of a range."""
+    log: bool = False
+    """Sample the range on a logarithmic scale, as for learning rates."""
+    points: Points | None = None
+    """Number of evenly spaced values of the range that a grid tries."""
+
+
+class SweepTrialResponse(Model):
+    """One run of a sweep."""
+
+    number: int
+    values: dict[str, JsonValue]
+    """By the dotted name of the setting."""
+    state: TrialState
+    run_id: UUID | None
+    """Null: the run could not be started, or was deleted."""
+    reward: float | None
+    """Held-out reward of the best checkpoint that the run trained."""
+    low: float | None
+    high: float | None
+    """95% interval of the reward."""
+    step: int | None
+    """Step of that checkpoint."""
+    last_step: int | None
+    """Step of the latest held-out evaluation."""
+    reason: str | None
+    """Why it was pruned, stopped or failed."""
+
+
 class EffortSettings(Model):
     """What both sides play, and how their replies are cut."""
 
@@ -3095,21 +3225,6 @@ class StudiedCheckpointResponse(Model):
     curve: list[float] = []
     """Effort: mean over the replies at each fraction."""
     replies: list[CutReply] = Field([], validate_default=True)
-
-
-class SettingChangeResponse(Model):
-    """A setting that was changed during training."""
-
-    id: UUID
-    name: str
-    before: JsonValue
-    after: JsonValue
-    step: int | None
-    """The first step that used it; null while the change is pending."""
-    alarm_id: UUID | None
-    asked_by: UUID | None
-    """Null: the run changed it because of an alarm."""
-    created_at: AwareDatetime
 
 
 class Intervened(Model):
@@ -3801,12 +3916,6 @@ class Safeguards(Model):
     best: BestTold | None
 
 
-class RunSettings(Model):
-    settings: dict[str, Any]
-    """Settings that can be changed during training, with their current values."""
-    changes: list[SettingChangeResponse]
-
-
 class StudyResponse(Job):
     """A study. `done` and `total` count checkpoints of an onset study, and rollouts or replies of an effort study."""
 
@@ -3840,6 +3949,45 @@ class StudyResponse(Job):
     """Onset: the last honest checkpoint."""
     created_at: AwareDatetime
     ended_at: AwareDatetime | None
+
+
+class SweepDetail(Job):
+    """A sweep with its runs."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    name: str
+    environment: str
+    """`tictactoe@3`"""
+    version_id: UUID
+    status: RunStatus
+    reason: str | None
+    """Why it stopped or failed, or which limit ended it."""
+    sampler: SweepSampler
+    pruner: SweepPruner
+    best_reward: float | None
+    """Highest held-out reward of a completed run."""
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+    parameters: dict[str, Parameter]
+    parallel: int
+    max_steps: int | None
+    max_hours: float | None
+    best: SweepTrialResponse | None
+    """The completed run with the highest held-out reward."""
+    trials: list[SweepTrialResponse]
+    """In the order of their start."""
+    importance: dict[str, float] | None
+    """Share of each setting in reaching the best rewards, largest first. Null until 8 runs are completed."""
+    configuration: dict[str, Any]
+    """Settings of all runs; swept ones have their first value."""
 
 
 class WeekResponse(Model):

@@ -28,7 +28,8 @@ from backend.runs.header import run_header
 from backend.runs.queries import get_run
 from backend.runs.tables import Run
 from backend.web.dependencies import ElsewhereTrainer, SessionDep, Trainer, Viewer
-from backend.web.form_data import parse_form, read_form, validate
+from backend.web.field_messages import validate
+from backend.web.form_data import parse_form, read_form
 from backend.web.page import page, see_other
 from backend.web.streams import live_page
 

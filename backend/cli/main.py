@@ -24,6 +24,7 @@ from backend.cli import (
     rollouts,
     runs,
     studies,
+    sweeps,
     training,
 )
 from backend.cli.mcp import mcp
@@ -44,6 +45,7 @@ GROUPS = {
     "env": environments.app,
     "review": review.app,
     "run": runs.app,
+    "sweep": sweeps.app,
     "study": group(help="Studies of a run's checkpoints: when a hack began, how much reasoning is needed."),
     "policy": group(help="Model endpoints, scripted policies and trained models: add, change, test, list."),
     "project": group(help="Projects: create, restrict, give roles, move items."),

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 _CHANNEL = "proctor"
 RUNS = "runs"
 """Topic of all changes to lists of runs."""
+SWEEPS = "sweeps"
+"""Topic of changes to sweeps."""
 REVIEW = "review"
 """Topic of new flags and verdicts."""
 NOTICES = "notices"
@@ -27,7 +29,8 @@ NOTICES = "notices"
 
 
 def topic_of(
-    noun: Literal["access", "draft", "export", "graders", "import", "job", "preflight", "run", "trial"], *ids: uuid.UUID
+    noun: Literal["access", "draft", "export", "graders", "import", "job", "preflight", "run", "sweep", "trial"],
+    *ids: uuid.UUID,
 ) -> str:
     """Topic of changes to one thing.
 

@@ -24,6 +24,7 @@ from backend.review.tables import VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.studies.tables import Study
+from backend.sweeps.tables import Sweep
 from backend.web.paging import Key, Slice, slice_of
 
 NEWEST = (Key(Deletion.deleted_at), Key(Deletion.id))
@@ -198,6 +199,8 @@ def _uses_of_environment(
             who = _run_named(name, project, hidden)
             yield f"{who} trained on it too. Delete that run first, or archive the environment."
     versions = select(EnvironmentVersion.id).where(EnvironmentVersion.environment_id == environment.id)
+    if session.scalar(select(Sweep.id).where(Sweep.version_id.in_(versions), Sweep.status.in_(UNDER_WAY)).limit(1)):
+        yield "A sweep on it is under way. Stop it, or wait for its end."
     studied = select(Study.id).where(Study.version_id.in_(versions), Study.run_id.not_in(run_ids))
     if session.scalar(studied.limit(1)):
         yield "A study of another run uses it. Delete that run first, or archive the environment."

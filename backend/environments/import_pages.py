@@ -13,7 +13,8 @@ from backend.environments.imports import KINDS
 from backend.environments.schemas import ImportForm, StartImport
 from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep, Viewer
-from backend.web.form_data import read_form, validate
+from backend.web.field_messages import validate
+from backend.web.form_data import read_form
 from backend.web.page import page, see_other
 from backend.web.streams import live_page
 

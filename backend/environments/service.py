@@ -28,7 +28,7 @@ from backend.environments.validation import find_manifest, validate_package
 from backend.errors import Conflict, InvalidInput
 from backend.policies.queries import get_policy_option
 from backend.runs.tables import Run
-from backend.web.audit import audit
+from backend.web.audit import Requester, audit
 
 if TYPE_CHECKING:  # workers check versions too, and never load the web
     from backend.web.identity import Actor
@@ -151,7 +151,7 @@ def import_builtins(session: Session) -> list[str]:
 
 
 def start_check(
-    session: Session, actor: Actor | None, version: EnvironmentVersion, name: str, *, policy: str = ""
+    session: Session, actor: Requester | None, version: EnvironmentVersion, name: str, *, policy: str = ""
 ) -> Run:
     """Queue the checks of a version, or return their run if they are already running.
 

@@ -18,6 +18,7 @@ from backend.graders.tables import GraderRun
 from backend.review.tables import VerdictRecord
 from backend.runs import queries
 from backend.runs.tables import Run
+from backend.sweeps.tables import SweepTrial
 from backend.training.alarms import OfferedAnswer, offered_answers
 from backend.training.tables import Alarm
 from backend.web.page import render_block
@@ -44,6 +45,10 @@ class RunHeader:
     """Possible answers to each of them."""
     branches: Sequence[Run] = ()
     """Training runs that start from its checkpoints."""
+    sweep_id: uuid.UUID | None = None
+    """The sweep that started it."""
+    trial: int | None = None
+    """Its number in that sweep."""
 
     @property
     def origin(self) -> str:
@@ -78,8 +83,12 @@ def run_header(session: Session, run: Run) -> RunHeader:
     scan = select(Job.id).where(Job.run_id == run.id, Job.name == JUDGING_JOB, Job.status.in_(UNFINISHED))
     given = (VerdictRecord.rollout_id.is_not(None), VerdictRecord.taken_back_at.is_(None))
     verdicts = select(VerdictRecord.id).where(VerdictRecord.run_id == run.id, *given)
-    state = select(flags, graders, scan.exists(), verdicts.exists())
-    flag_count, grader_count, awaits_detectors, has_verdicts = session.execute(state).one()
+    trial = select(SweepTrial.number).where(SweepTrial.run_id == run.id).limit(1)
+    sweep = select(SweepTrial.sweep_id).where(SweepTrial.run_id == run.id).limit(1)
+    state = select(
+        *(flags, graders, scan.exists(), verdicts.exists()), sweep.scalar_subquery(), trial.scalar_subquery()
+    )
+    flag_count, grader_count, awaits_detectors, has_verdicts, sweep_id, number = session.execute(state).one()
     alarms: list[Alarm] = []
     if run.kind is RunKind.TRAINING:
         unanswered = select(Alarm).where(Alarm.run_id == run.id, Alarm.answer.is_(None)).order_by(Alarm.id.desc())
@@ -94,4 +103,6 @@ def run_header(session: Session, run: Run) -> RunHeader:
         alarms=alarms,
         answers=offered_answers(session, run, alarms),
         branches=queries.branches_of(session, run.id) if run.kind is RunKind.TRAINING else (),
+        sweep_id=sweep_id,
+        trial=number,
     )

@@ -14,7 +14,7 @@ from backend.runs.evaluations import start_evaluation
 from backend.runs.schemas import EvaluationRequest
 from backend.runs.tables import Run
 from backend.web.audit import Requester
-from backend.web.form_data import validate
+from backend.web.field_messages import validate
 
 TASK_FIELDS = frozenset({"split", "tasks", "first_task"})
 UNNAMED = frozenset({"seed", "concurrency", "workers"})

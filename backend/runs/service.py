@@ -25,6 +25,8 @@ from backend.runs.tables import Run
 from backend.runs.usage import USAGE, count_usage
 from backend.studies.service import wake_studies
 from backend.studies.tables import StudyCheckpoint
+from backend.sweeps.tables import SweepTrial
+from backend.sweeps.waking import wake_sweep_of
 from backend.web.audit import Requester, audit
 
 PAUSE_REQUESTED = "pause_requested"
@@ -116,8 +118,9 @@ def finish_run(
             evidence={"status": str(status), "attempt": run.attempt, "progress": run.progress},
         )
     if status is RunStatus.COMPLETED and run.kind in {RunKind.EVALUATION, RunKind.TRAINING} and run.created_by:
-        of_study = select(StudyCheckpoint.id).where(StudyCheckpoint.run_id == run.id)
-        if not session.scalar(of_study.limit(1)):  # the study is what its starter waits for
+        part_of = StudyCheckpoint if run.kind is RunKind.EVALUATION else SweepTrial
+        of_search = select(part_of.id).where(part_of.run_id == run.id)
+        if not session.scalar(of_search.limit(1)):  # the study or sweep is what its starter waits for
             outbox.announce(
                 session,
                 kind=NoticeKind.RUN_FINISHED,
@@ -193,10 +196,12 @@ def _lock(session: Session, run: Run) -> None:
 
 
 def _wake_waiting(session: Session, run: Run) -> None:
-    """Wake the studies and transfer reports that wait for an evaluation, which has ended."""
+    """Wake what waits for a run that has ended: studies and transfer reports, or the sweep of a training run."""
     if run.kind is RunKind.EVALUATION:
         wake_studies(session, run.id)
         wake_waiting_transfers(session, run.id)
+    elif run.kind is RunKind.TRAINING:
+        wake_sweep_of(session, run.id)
 
 
 def _check_role(actor: Requester, run: Run) -> None:

@@ -14,7 +14,8 @@ from backend.shares.report import report_file
 from backend.shares.schemas import CreateShare, ListShares, SharedItem, SharedLink
 from backend.web.audit import audit
 from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
-from backend.web.form_data import read_form, validate
+from backend.web.field_messages import validate
+from backend.web.form_data import read_form
 from backend.web.identity import client_of
 from backend.web.page import page
 from backend.web.paging import After

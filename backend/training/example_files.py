@@ -27,8 +27,7 @@ from backend.runs.tables import Run
 from backend.training.example_sources import LearningScope, demonstrated_rollouts, selected_rollouts
 from backend.training.preference_pairs import check_pairs
 from backend.training.tables import ExampleFile
-from backend.web.audit import audit
-from backend.web.identity import Actor
+from backend.web.audit import Requester, audit
 from backend.web.paging import Key, Slice, slice_of
 
 MAX_UPLOAD_BYTES = 64 * 1024**2
@@ -44,7 +43,7 @@ class AlreadyUploaded(Conflict):
 
 
 def add_example_file(
-    session: Session, actor: Actor, upload: IO[bytes], file_name: str, name: str | None
+    session: Session, actor: Requester, upload: IO[bytes], file_name: str, name: str | None
 ) -> ExampleFile:
     """Check every line and store each conversation once. If a line is invalid, nothing is stored.
 

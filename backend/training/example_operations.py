@@ -13,6 +13,7 @@ from backend.operations.ids import find_by_end, parse_id
 from backend.operations.schemas import Download
 from backend.runs.tables import Run
 from backend.training import example_files, example_preview, schemas, sft_data
+from backend.training.forms import UploadExamples
 from backend.training.tables import ExampleFile
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -97,7 +98,7 @@ def preview_pairs(session: Session, actor: Actor, request: schemas.TrainingReque
     audited=False,
     max_body_size=example_files.MAX_UPLOAD_BYTES + 2**20,
 )
-def add_examples(session: Session, actor: Actor, request: schemas.UploadExamples) -> schemas.ExampleFileResponse:
+def add_examples(session: Session, actor: Actor, request: UploadExamples) -> schemas.ExampleFileResponse:
     """Upload conversations: {"messages": […]} or {"prompt": …, "completion": …}, as TRL and OpenAI write them.
 
     If a line is invalid, the error names it and nothing is stored.

@@ -16,14 +16,13 @@ from backend.runs.tables import Run
 from backend.training import example_files as files
 from backend.training import example_preview as view
 from backend.training import sft_data
+from backend.training.forms import UploadExamples, read_training_request
 from backend.training.schemas import (
     DownloadSft,
     MarkDemonstrations,
     SftFilter,
     SftPreview,
     TrainingRequest,
-    UploadExamples,
-    read_training_request,
 )
 from backend.training.tables import ExampleFile
 from backend.web.dependencies import SessionDep, Trainer, Viewer

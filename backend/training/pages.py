@@ -20,6 +20,7 @@ from backend.errors import InvalidInput
 from backend.runs.queries import get_run, runs
 from backend.runs.schemas import RunFilter
 from backend.training import preflight, service
+from backend.training.forms import read_training_request
 from backend.training.launch import (
     Format,
     configuration_file,
@@ -29,7 +30,7 @@ from backend.training.launch import (
     launch_figures,
     launch_page,
 )
-from backend.training.schemas import TrainingRequest, read_training_request, resolve_configuration
+from backend.training.schemas import TrainingRequest, resolve_configuration
 from backend.training.setting_texts import changed_settings, stored_configuration
 from backend.web.dependencies import ElsewhereTrainer, SessionDep, Trainer, Viewer
 from backend.web.page import page, render_block, see_other, wants_block

@@ -1,4 +1,4 @@
-"""Requests and responses of operations on training runs and training examples."""
+"""Requests and responses of operations on training runs and examples. Free of the web: jobs launch runs too."""
 
 import shlex
 import uuid
@@ -6,22 +6,18 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import Request as HttpRequest
-from fastapi import UploadFile
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from backend.domain.detectors.spec import Action
 from backend.domain.training.advice import Advice
-from backend.domain.training.alarms import AlarmsChoice
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding
 from backend.domain.training.presets import PRESETS
-from backend.domain.training.steering import LEARNING_RATE, PARTS, WARM_UP_RATE
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, PreflightStatus, RunStatus
 from backend.errors import InvalidInput
 from backend.operations.schemas import FilterForm, ListRequest, Progress, Request, Response
-from backend.training.setting_texts import nest, read
-from backend.web.form_data import field_messages, validate
+from backend.training.setting_texts import read
+from backend.web.field_messages import field_messages
 
 _Number = Annotated[int | None, Field(ge=1)]
 VersionNumber = Annotated[_Number, BeforeValidator(lambda value: None if value == "" else value)]
@@ -48,20 +44,6 @@ class TrainingRequest(Request):
     key: str | None = Field(
         None, max_length=100, description="Any text. A repeated request with the same key returns the run it started."
     )
-
-
-async def read_training_request(request: HttpRequest) -> TrainingRequest:
-    """Read the launch form, or a query string with the settings that differ from the preset. Dotted names are settings.
-
-    The last value of each name counts: a checked box follows its hidden unchecked value.
-    """
-    sent = await request.form() if request.method == "POST" else request.query_params
-    form = {name: value for name, value in sent.items() if isinstance(value, str)}
-    plain = {name: form[name] for name in TrainingRequest.model_fields if form.get(name, "").strip()}
-    choices = nest(
-        {name: text for name, text in form.items() if name.partition(".")[0] in TrainingConfiguration.model_fields}
-    )
-    return validate(TrainingRequest, {"version_id": uuid.UUID(int=0), **plain, "configuration": choices})
 
 
 def resolve_configuration(
@@ -303,15 +285,6 @@ class BranchResponse(Response):
     policy_id: uuid.UUID | None
 
 
-class UploadExamples(BaseModel):
-    """A JSONL file of conversations. Each line is {"messages": […]} or {"prompt": …, "completion": …}."""
-
-    model_config = ConfigDict(extra="ignore", arbitrary_types_allowed=True)
-
-    file: Annotated[UploadFile, Field(description="JSONL file with one conversation per line.")]
-    name: Annotated[str | None, Field(max_length=200, description="Default: the name of the file.")] = None
-
-
 class ExampleFileResponse(Response):
     """Uploaded conversations."""
 
@@ -367,19 +340,6 @@ class PairPreviewResponse(Response):
 
 class ListExampleFiles(ListRequest):
     limit: int = Field(50, ge=1, le=500, description="Maximum number of files in this page.")
-
-
-async def read_settings_form(request: HttpRequest) -> dict[str, str | None]:
-    """Read settings by dotted name. An empty field clears a setting that may be empty."""
-    form = await request.form()
-    others = {"csrf_token", "checkpoint_id", "rate_factor"}
-    sent = {name: text for name, text in form.items() if isinstance(text, str) and name not in others}
-    kept = (LEARNING_RATE, WARM_UP_RATE, PARTS)  # an empty learning rate or alarm threshold stays unchanged
-    return {
-        name: text.strip() or None
-        for name, text in sent.items()
-        if text.strip() or not (name in kept or name.partition(".")[2] in AlarmsChoice.model_fields)
-    }
 
 
 class SftFilter(FilterForm, Request):

@@ -31,14 +31,13 @@ from backend.training.example_files import check_sources
 from backend.training.schemas import TrainingRequest, resolve_configuration
 from backend.training.tables import Preflight
 from backend.training.workers import offers
-from backend.web.audit import audit
-from backend.web.identity import Actor
+from backend.web.audit import Requester, audit
 
 MIN_REASON = 10
 """Minimum length in characters of a reason to train without a certificate."""
 
 
-def start_training(session: Session, actor: Actor, request: TrainingRequest) -> Run:
+def start_training(session: Session, actor: Requester, request: TrainingRequest) -> Run:
     """Queue a training run and create the policy that it trains. A repeated key returns the run that it started."""
     run_id = stable_id("training", actor.person_id, request.key) if request.key else new_id()
     if request.key and (known := session.get(Run, run_id)):

@@ -18,7 +18,7 @@ from backend.runs import queries as run_queries
 from backend.runs.header import HEAD_BLOCKS, run_header
 from backend.runs.tables import Run
 from backend.training import alarms, branches, service, steering
-from backend.training.schemas import read_settings_form
+from backend.training.forms import read_settings_form
 from backend.training.tables import SettingChange
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.page import page, see_other

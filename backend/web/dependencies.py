@@ -82,6 +82,7 @@ PLACES = {
     "rollout_id": "rollouts",
     "run_id": "runs",
     "study_id": "studies",
+    "sweep_id": "sweeps",
 }
 """Tables of the ids in addresses."""
 

@@ -41,6 +41,7 @@ SECTIONS: Final = {
     "/rescores": "regrading",
     "/draft-scores": "regrading",
     "/studies": "studies",
+    "/sweeps": "sweeps",
     "/compare": "results",
     "/leaderboards": "results",
     "/review": "review",

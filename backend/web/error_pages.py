@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
-from backend.web.form_data import sentence_about
+from backend.web.field_messages import sentence_about
 from backend.web.page import page, wants_block
 from backend.web.refill import refill
 from backend.web.routing import new_address, page_above

@@ -52,7 +52,7 @@ NAVIGATION = {
         NavigationEntry("Review", "/review", "review", also=("/detectors",)),
     ),
     "Train": (
-        NavigationEntry("Training", "/training", "train", without=("/training/examples",)),
+        NavigationEntry("Training", "/training", "train", also=("/sweeps",), without=("/training/examples",)),
         NavigationEntry("Training data", "/data/sft", "data", also=("/data", "/training/examples")),
         NavigationEntry("Checkpoints", "/checkpoints", "checkpoint", also=("/exports",)),
     ),

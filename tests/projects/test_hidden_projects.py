@@ -33,6 +33,7 @@ from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.shares.tables import Share
 from backend.studies.tables import Study
+from backend.sweeps.tables import Sweep
 from backend.training.tables import Preflight
 from backend.web.dependencies import PLACES
 from backend.web.identity import Actor
@@ -84,6 +85,9 @@ def hidden(app: FastAPI, session: Session) -> HiddenItems:
         environment_id=environment.id, rollout_id=rollout.id, task={}, replies=[], lowest=None, highest=0.0
     )
     study = Study(kind=StudyKind.ONSET, run_id=run.id, version_id=version.id, settings={})
+    sweep = Sweep(
+        name="secret sweep", project_id=project.id, version_id=version.id, settings={"space": {}, "trials": 1}
+    )
     grader = Grader(name="secret_judge", kind=GraderKind.JUDGE, policy_id=policy.id, settings={})
     preflight = Preflight(version_id=version.id)
     share = Share(
@@ -103,7 +107,7 @@ def hidden(app: FastAPI, session: Session) -> HiddenItems:
         project_id=project.id,
         purge_at=datetime.now(UTC),
     )
-    session.add_all([export, fixture, study, grader, preflight, share, deletion])
+    session.add_all([export, fixture, study, sweep, grader, preflight, share, deletion])
     session.flush()
     rows = {
         "run": run,
@@ -118,6 +122,7 @@ def hidden(app: FastAPI, session: Session) -> HiddenItems:
         "environment": environment,
         "fixture": fixture,
         "study": study,
+        "sweep": sweep,
         "grader": grader,
         "preflight": preflight,
         "share": share,
@@ -195,7 +200,16 @@ def test_every_page_and_form_refuses_an_id_of_a_hidden_project(app: FastAPI, hid
             "/",
             "/compare",
         ),
-        *("/evaluations/new", "/training/new", "/data/sft", "/detectors", "/projects", "/notices", "/shares"),
+        *(
+            "/evaluations/new",
+            "/training/new",
+            "/data/sft",
+            "/detectors",
+            "/projects",
+            "/notices",
+            "/shares",
+            "/sweeps",
+        ),
         *("/api/v1/runs", "/api/v1/environments", "/api/v1/policies", "/api/v1/checkpoints"),
         *("/api/v1/review/items", "/api/v1/flags", "/api/v1/graders", "/api/v1/exports", "/api/v1/checkpoints/tree"),
         *(
@@ -205,6 +219,7 @@ def test_every_page_and_form_refuses_an_id_of_a_hidden_project(app: FastAPI, hid
             "/api/v1/deletions",
             "/deleted",
             "/api/v1/shares",
+            "/api/v1/sweeps",
         ),
     ],
 )

@@ -10,7 +10,8 @@ from starlette.datastructures import FormData
 
 from backend.errors import InvalidInput
 from backend.web import formats, svg
-from backend.web.form_data import form_fields, parse_form, validate
+from backend.web.field_messages import validate
+from backend.web.form_data import form_fields, parse_form
 from backend.web.templating import templates
 
 

@@ -20,6 +20,7 @@ PLACES = [place for places in NAVIGATION.values() for place in places] + list(SI
         ("/training/examples", "Training data"),
         ("/training/examples/0190", "Training data"),
         ("/training/new", "Training"),
+        ("/sweeps/new", "Training"),
         ("/exports/0190", "Checkpoints"),
         ("/leaderboards/wordle", "Leaderboards"),
     ],

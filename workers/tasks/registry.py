@@ -68,6 +68,7 @@ BODIES = {
     "graders.run": JobBody("workers.tasks.graders:run", owns_run=False),
     "graders.try": JobBody("workers.tasks.graders:try_out", owns_run=False),
     "studies.run": JobBody("workers.tasks.studies:run", owns_run=False),
+    "sweeps.run": JobBody("workers.tasks.sweeps:run", owns_run=False),
     "notices.send": JobBody("workers.tasks.notifications:run", owns_run=False),
 }
 

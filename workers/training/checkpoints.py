@@ -19,6 +19,7 @@ from backend.core.session import transaction
 from backend.domain.training.configuration import Stage
 from backend.domain.training.grpo import GrpoChoice
 from backend.review.judged_curves import choose_best
+from backend.sweeps.waking import wake_sweep_of
 from workers.models.load import ADAPTER, RECORD_FILE, load_folder, record_of
 from workers.training.assignment import BranchPoint
 from workers.training.heldout_evaluation import HeldoutEvaluation
@@ -85,6 +86,7 @@ class CheckpointStore:
                 )
             )
             choose_best(session, self.run_id)
+            wake_sweep_of(session, self.run_id)
             announce(session, topic_of("run", self.run_id))
 
     def load(self, checkpoint: Checkpoint, place: str = "weights") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -1,0 +1,1 @@
+"""Sweeps: the search, what is refused, the trials of a sweep, its pages and commands."""

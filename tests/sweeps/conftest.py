@@ -1,0 +1,3 @@
+"""Browsers of every role."""
+
+from tests.web_fixtures import *  # noqa: F403
