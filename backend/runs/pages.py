@@ -23,9 +23,10 @@ from backend.projects.schemas import MoveItems
 from backend.projects.service import move_items
 from backend.results.run_figures import FiguresRequest
 from backend.runs import queries
-from backend.runs.charts import Window, charts_of, columnar_points, latest_steps
+from backend.runs.charts import Window, charts_of, columnar_points
 from backend.runs.curves import CurvesRequest, curve_rows
 from backend.runs.header import RunHeader, head_blocks, run_header
+from backend.runs.metric_points import latest_steps
 from backend.runs.overview import run_overview
 from backend.runs.run_list import run_list
 from backend.runs.schemas import BulkRuns, RunListQuery

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 
 import structlog
-from sqlalchemy import Table, Text, cast, delete, exists, select, tuple_, update
+from sqlalchemy import ColumnElement, Table, Text, cast, delete, exists, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.pruning import uses_of
@@ -18,7 +18,7 @@ from backend.core.session import transaction
 from backend.core.tables import Base
 from backend.deletions.tables import Deletion
 from backend.domain.checkpoints.retention import KeepReason
-from backend.environments.tables import Environment, EnvironmentVersion
+from backend.environments.tables import Environment
 from backend.graders.tables import Grader
 from backend.policies.tables import Policy
 from backend.rollouts.imports import artifact_of
@@ -27,6 +27,8 @@ from backend.studies.tables import Study
 from workers.tasks.registry import JobContext
 
 BATCH = 2_000
+VERSIONS = 20
+"""Versions of one transaction. Each takes its files, drafts, trials and certificates along."""
 _LARGE = ("rollouts", "rollout_texts", "flags", "metric_points", "run_log_lines", "groups")
 """Tables with many rows of one run. The rest leaves with the run's row."""
 _NEEDED = frozenset({KeepReason.BRANCHED, KeepReason.PLAYING, KeepReason.EXPORTED, KeepReason.STUDIED})
@@ -47,9 +49,7 @@ def run(context: JobContext) -> None:
     for run_id in run_ids:
         purge_run(run_id)
     for environment_id in environments:
-        with transaction() as session:
-            session.execute(delete(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment_id))
-            session.execute(delete(Environment).where(Environment.id == environment_id))
+        purge_environment(environment_id)
     with transaction() as session:
         session.execute(delete(Deletion).where(Deletion.id == deletion_id))
         delete_unused_policies(session, policies)
@@ -67,8 +67,7 @@ def purge_run(run_id: uuid.UUID) -> None:
         session.execute(delete(Export).where(Export.run_id == run_id))
     for name in _LARGE:
         table = Base.metadata.tables[name]
-        while _delete_batch(table, run_id) == BATCH:
-            pass
+        _delete_in_batches(table, table.c.run_id == run_id)
     with transaction() as session:  # studies use its checkpoints
         session.execute(delete(Study).where(Study.run_id == run_id))
         checkpoints = select(Checkpoint).where(Checkpoint.run_id == run_id).order_by(Checkpoint.id.desc())
@@ -89,6 +88,16 @@ def purge_run(run_id: uuid.UUID) -> None:
         delete_unused_policies(session, [key for key in (policy_id, start and start.policy_id) if key])
 
 
+def purge_environment(environment_id: uuid.UUID) -> None:
+    """Remove an environment, its versions and their tasks. Its runs are gone already."""
+    versions, tasks = Base.metadata.tables["environment_versions"], Base.metadata.tables["tasks"]
+    of_environment = versions.c.environment_id == environment_id
+    _delete_in_batches(tasks, tasks.c.version_id.in_(select(versions.c.id).where(of_environment)))
+    _delete_in_batches(versions, of_environment, VERSIONS)
+    with transaction() as session:
+        session.execute(delete(Environment).where(Environment.id == environment_id))
+
+
 def delete_unused_policies(session: Session, policies: Sequence[uuid.UUID]) -> None:
     """Delete policies that nothing refers to any more, and that cannot be restored."""
     users = (
@@ -104,11 +113,13 @@ def delete_unused_policies(session: Session, policies: Sequence[uuid.UUID]) -> N
     )
 
 
-def _delete_batch(table: Table, run_id: uuid.UUID) -> int:
+def _delete_in_batches(table: Table, condition: ColumnElement[bool], size: int = BATCH) -> None:
     keys = tuple(table.primary_key.columns)
-    some = select(*keys).where(table.c.run_id == run_id).limit(BATCH)
-    with transaction() as session:
-        return len(session.execute(delete(table).where(tuple_(*keys).in_(some)).returning(keys[0])).all())
+    some = delete(table).where(tuple_(*keys).in_(select(*keys).where(condition).limit(size))).returning(keys[0])
+    deleted = size
+    while deleted == size:
+        with transaction() as session:
+            deleted = len(session.execute(some).all())
 
 
 def _delete_checkpoint(checkpoint: Checkpoint) -> None:
