@@ -54,7 +54,7 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
 
 @pytest.fixture
 def flags(address: str, request: pytest.FixtureRequest) -> Iterator[list[Flag]]:
-    """Suspicious rollouts of one group, each more so than the one before, and nothing else in the queue. Default: two."""
+    """Suspicious rollouts of one group, the last the most so, and nothing else in the queue. Default: two."""
     count = getattr(request, "param", 2)
     _empty_queue()
     with transaction() as session:
