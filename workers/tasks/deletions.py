@@ -19,7 +19,7 @@ from backend.core.tables import Base
 from backend.deletions.tables import Deletion
 from backend.domain.checkpoints.retention import KeepReason
 from backend.environments.tables import Environment
-from backend.graders.tables import Grader
+from backend.graders.tables import Grade, Grader, GraderRun
 from backend.policies.tables import Policy
 from backend.rollouts.imports import artifact_of
 from backend.runs.tables import Run
@@ -45,26 +45,25 @@ def run(context: JobContext) -> None:
             return  # it was restored, or is gone
         run_ids = session.scalars(select(Run.id).where(Run.deletion_id == deletion_id).order_by(Run.id.desc())).all()
         environments = session.scalars(select(Environment.id).where(Environment.deletion_id == deletion_id)).all()
-        policies = [uuid.UUID(key) for key in deletion.names]
+        checkpoint_ids = session.scalars(select(Checkpoint.id).where(Checkpoint.deletion_id == deletion_id)).all()
+        named = [uuid.UUID(key) for key in deletion.names]
     for run_id in run_ids:
         purge_run(run_id)
     for environment_id in environments:
         purge_environment(environment_id)
+    for checkpoint_id in checkpoint_ids:
+        purge_checkpoint(checkpoint_id)
     with transaction() as session:
+        session.execute(delete(Study).where(Study.deletion_id == deletion_id))
         session.execute(delete(Deletion).where(Deletion.id == deletion_id))
-        delete_unused_policies(session, policies)
+        delete_unused_policies(session, [*named, *delete_unused_graders(session, named)])
     logger.info("purged", deletion_id=str(deletion_id), runs=len(run_ids))
 
 
 def purge_run(run_id: uuid.UUID) -> None:
     """Remove a run with its rollouts, exports, weights and files."""
-    with transaction() as session:
-        exports = session.scalars(select(Export).where(Export.run_id == run_id)).all()
-        files = [key for row in exports for key in (row.artifact, row.options.get("stored")) if key]
-    for key in (*files, artifact_of(run_id)):
-        artifacts.delete(key)
-    with transaction() as session:
-        session.execute(delete(Export).where(Export.run_id == run_id))
+    _delete_exports(Export.run_id == run_id)
+    artifacts.delete(artifact_of(run_id))
     for name in _LARGE:
         table = Base.metadata.tables[name]
         _delete_in_batches(table, table.c.run_id == run_id)
@@ -86,6 +85,18 @@ def purge_run(run_id: uuid.UUID) -> None:
         _delete_checkpoint(start)
     with transaction() as session:
         delete_unused_policies(session, [key for key in (policy_id, start and start.policy_id) if key])
+
+
+def purge_checkpoint(checkpoint_id: uuid.UUID) -> None:
+    """Remove a checkpoint with its exports, weights and files."""
+    _delete_exports(Export.checkpoint_id == checkpoint_id)
+    with transaction() as session:
+        checkpoint = session.get(Checkpoint, checkpoint_id)
+    if checkpoint is None:
+        return  # its run was removed at the same time
+    _delete_checkpoint(checkpoint)
+    with transaction() as session:
+        delete_unused_policies(session, [checkpoint.policy_id])
 
 
 def purge_environment(environment_id: uuid.UUID) -> None:
@@ -113,6 +124,23 @@ def delete_unused_policies(session: Session, policies: Sequence[uuid.UUID]) -> N
     )
 
 
+def delete_unused_graders(session: Session, graders: Sequence[uuid.UUID]) -> Sequence[uuid.UUID]:
+    """Delete those of these graders that gave no grade, and return the policies of the deleted ones."""
+    is_used = exists().where(Grade.grader_id == Grader.id) | exists().where(GraderRun.grader_id == Grader.id)
+    unused = delete(Grader).where(Grader.id.in_(graders), Grader.deleted_at.is_not(None), ~is_used)
+    return session.scalars(unused.returning(Grader.policy_id).execution_options(synchronize_session=False)).all()
+
+
+def _delete_exports(condition: ColumnElement[bool]) -> None:
+    with transaction() as session:
+        exports = session.scalars(select(Export).where(condition)).all()
+        files = [key for row in exports for key in (row.artifact, row.options.get("stored")) if key]
+    for key in files:
+        artifacts.delete(key)
+    with transaction() as session:
+        session.execute(delete(Export).where(condition))
+
+
 def _delete_in_batches(table: Table, condition: ColumnElement[bool], size: int = BATCH) -> None:
     keys = tuple(table.primary_key.columns)
     some = delete(table).where(tuple_(*keys).in_(select(*keys).where(condition).limit(size))).returning(keys[0])
@@ -126,7 +154,9 @@ def _delete_checkpoint(checkpoint: Checkpoint) -> None:
     """Delete a checkpoint with its weights, unless something that stays needs them."""
     with transaction() as session:
         if _NEEDED & uses_of(session, [checkpoint.id])[checkpoint.id]:
-            session.execute(update(Checkpoint).where(Checkpoint.id == checkpoint.id).values(run_id=None))
+            session.execute(
+                update(Checkpoint).where(Checkpoint.id == checkpoint.id).values(run_id=None, deletion_id=None)
+            )
             return
         session.execute(delete(Checkpoint).where(Checkpoint.id == checkpoint.id))
     artifacts.delete(checkpoint.artifact)
