@@ -123,7 +123,7 @@ def purge_now(session: Session, actor: Actor, deletion: Deletion) -> None:
 
 
 def _require_role(actor: Actor, kind: DeletedKind, project_id: uuid.UUID, *, is_judge: bool) -> None:
-    """Those who may make an item may delete and restore it."""
+    """Deleting and restoring need the same role as creating."""
     needs_trainer = kind in (DeletedKind.POLICY, DeletedKind.CHECKPOINT) or is_judge
     if needs_trainer and not actor.within(project_id).may(Role.TRAINER):
         raise NotAllowed(f"Deleting or restoring a {'judge' if is_judge else kind} needs the role trainer.")

@@ -55,7 +55,7 @@ class ItemTable:
     key: Column
     """The unique key."""
     values: Mapping[str, ColumnElement[Any]]
-    """Of each field with one value; null where an item has none."""
+    """The value of each field that has one, null where an item has none."""
     drawn: frozenset[str] = frozenset()
     """Columns that templates draw from the item itself."""
     always: frozenset[str] = frozenset({"name", "created"})

@@ -1,4 +1,4 @@
-"""Days with many runs: their list, the overview for a lead, and what a member wants to be told."""
+"""Days with many runs: their list, the overview for a lead, and preferences of notices."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -54,7 +54,7 @@ def plan_of(client: TestClient, **item: object) -> dict[str, object]:
 
 
 def expire(session: Session) -> None:
-    """The 30 days of all deletions are over."""
+    """End the 30 days of all deletions."""
     session.info.clear()
     for deletion in session.scalars(select(Deletion)):
         deletion.purge_at = datetime.now(UTC) - timedelta(days=1)
