@@ -443,6 +443,8 @@ class Listing(StrEnum):
 
     rollouts = "rollouts"
     runs = "runs"
+    environments = "environments"
+    checkpoints = "checkpoints"
 
 
 class PreflightStatus(StrEnum):
@@ -1778,6 +1780,9 @@ class DeletedKind(StrEnum):
     run = "run"
     environment = "environment"
     policy = "policy"
+    checkpoint = "checkpoint"
+    study = "study"
+    grader = "grader"
 
 
 class DeletionPlanResponse(Model):
@@ -1792,6 +1797,8 @@ class DeletionPlanResponse(Model):
     """Number of other runs that use it or its checkpoints. They are kept."""
     summary: str
     """The contents as text."""
+    notes: list[str]
+    """What stays, and what is lost."""
     refusals: list[str]
     """Reasons why it cannot be deleted now."""
 
@@ -2955,8 +2962,8 @@ class EnvironmentResult(Model):
     """Difference to the baseline, paired by task; null without a baseline or a task that both completed."""
 
 
-class Regression(Model):
-    """An evaluation of this week that is worse than the one before on the same tasks: the interval excludes 0."""
+class EvaluationRegression(Model):
+    """An evaluation that is worse than the one before on the same tasks: the interval excludes 0."""
 
     environment: str
     policy: str
@@ -3850,7 +3857,7 @@ class WeekResponse(Model):
     environments: list[EnvironmentResult]
     environment_count: int
     """Environments with an evaluation that ended this week. The latest 12 are listed."""
-    regressions: list[Regression]
+    regressions: list[EvaluationRegression]
     compared: int
     """Evaluations of this week with an earlier one of the same policy, setup and weights."""
     trust: list[RewardTrust]

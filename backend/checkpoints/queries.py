@@ -70,7 +70,7 @@ def list_checkpoints(
         statement = statement.where(Policy.project_id == project_id)
     condition = CHECKPOINT_TABLE.condition_of(wanted.where)
     statement = statement if condition is None else statement.where(condition)
-    return CHECKPOINT_TABLE.read(session, statement, columns, wanted, wanted.sort)
+    return CHECKPOINT_TABLE.read(session, statement, columns, sort=wanted.sort, after=wanted.after, limit=wanted.limit)
 
 
 def heldout_before_and_best(

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Select, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
@@ -12,13 +13,15 @@ from backend.domain.rollouts.fields import Field
 from backend.domain.vocabulary import CheckStatus, RunKind
 from backend.environments.fields import ENVIRONMENT_TABLE, select_environments
 from backend.environments.scaffold import with_generated
-from backend.environments.schemas import EnvironmentListQuery
 from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.errors import NotFound
 from backend.runs.tables import Run
 from backend.team.tables import Person
 from backend.web.item_table import ListedItem
 from backend.web.paging import Slice
+
+if TYPE_CHECKING:
+    from backend.environments.schemas import EnvironmentListQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ def list_environments(
 
 
 def search_environments(
-    session: Session, wanted: EnvironmentListQuery, columns: Sequence[Field], project_id: uuid.UUID | None = None
+    session: Session, wanted: "EnvironmentListQuery", columns: Sequence[Field], project_id: uuid.UUID | None = None
 ) -> Slice[ListedItem[EnvironmentRow]]:
     """Return a page of the environments that pass a filter, pinned ones first. Raises WrongFilter."""
     statement = _limited(
@@ -122,7 +125,9 @@ def search_environments(
     )
     condition = ENVIRONMENT_TABLE.condition_of(wanted.where)
     statement = statement if condition is None else statement.where(condition)
-    found = ENVIRONMENT_TABLE.read(session, statement, columns, wanted, wanted.sort)
+    found = ENVIRONMENT_TABLE.read(
+        session, statement, columns, sort=wanted.sort, after=wanted.after, limit=wanted.limit
+    )
     rows = _rows(session, [each.item for each in found.items])
     return Slice([ListedItem(row, each.values) for row, each in zip(rows, found.items, strict=True)], found.next)
 

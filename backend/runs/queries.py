@@ -52,7 +52,14 @@ def list_runs(
     session: Session, filter: RunFilter, columns: Sequence[Field], project_id: uuid.UUID | None = None
 ) -> Slice[ListedItem[Run]]:
     """Return the runs as `runs` does, pinned ones first, with the values of fields."""
-    return RUN_TABLE.read(session, _filtered(session, filter, project_id), columns, filter, filter.sort)
+    return RUN_TABLE.read(
+        session,
+        _filtered(session, filter, project_id),
+        columns,
+        sort=filter.sort,
+        after=filter.after,
+        limit=filter.limit,
+    )
 
 
 def _filtered(session: Session, filter: RunFilter, project_id: uuid.UUID | None) -> Select[Run]:

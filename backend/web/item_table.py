@@ -15,7 +15,6 @@ from backend.domain.item_fields import ItemFields
 from backend.domain.rollouts.fields import Field, FieldKind
 from backend.domain.rollouts.filters import Value
 from backend.errors import InvalidInput
-from backend.operations.schemas import ListFilter
 from backend.web.filters import (
     TOLERANCE,
     Condition,
@@ -100,14 +99,16 @@ class ItemTable:
         session: Session,
         statement: Select[T],
         columns: Sequence[Field],
-        wanted: ListFilter,
+        *,
         sort: str,
+        after: str | None,
+        limit: int,
     ) -> Slice[ListedItem[T]]:
         """Return a page of items, pinned ones first, with the values of these columns."""
         valued = [field for field in columns if field.name not in self.drawn]
         labelled = [self.value_of(field).label(f"value_{place}") for place, field in enumerate(valued)]
         keys = (Key(self.item.is_pinned), *self.sort_keys(sort))
-        found = rows_of(session, statement.add_columns(*labelled), keys, after=wanted.after, limit=wanted.limit)
+        found = rows_of(session, statement.add_columns(*labelled), keys, after=after, limit=limit)
         names = [field.name for field in valued]
         items = [ListedItem(row[0], dict(zip(names, row[1:], strict=False))) for row in found.items]
         return Slice(items, found.next)
