@@ -164,7 +164,7 @@ def ways_of(table: Table) -> tuple[Column[Any], ...]:
     """
     links = [column for column in table.c if column.foreign_keys and parent_of(column) in owned_tables()]
     links = [column for column in links if parent_of(column) is not table and column.name != _MARK]
-    direct = [column for column in links if {OWNER, _MARK} & parent_of(column).c.keys()]
+    direct = [column for column in links if {OWNER, _MARK}.intersection(parent_of(column).c.keys())]
     return tuple(sorted(direct or links, key=lambda column: column.nullable or False))
 
 

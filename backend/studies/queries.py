@@ -27,7 +27,7 @@ STUDIED_KINDS = {StudyKind.ONSET: (RunKind.TRAINING,), StudyKind.EFFORT: (RunKin
 def find_study(session: Session, text: str) -> Study:
     """By id or its last characters. Raises NotFound."""
     study_id = parse_id(text) or find_by_end(session, select(Study.id).order_by(Study.id.desc()), Study.id, text)
-    study = session.get(Study, study_id) if study_id else None
+    study = session.scalar(select(Study).where(Study.id == study_id)) if study_id else None
     if study is None:
         raise NotFound("There is no such study.")
     return study

@@ -93,14 +93,14 @@ def test_a_checkpoint_goes_with_its_exports_and_comes_back(
     session.expire_all()
     assert trainer.get(f"/api/v1/exports/{export.id}").status_code == 200
     trainer.post("/deletions", data=form)
-    checkpoint_id, artifact = checkpoint.id, checkpoint.artifact
+    checkpoint_id, artifact, played_id = checkpoint.id, checkpoint.artifact, played.id
     expire(session)
     purge(session)
     session.expunge_all()
     assert session.get(Checkpoint, checkpoint_id) is None
     assert session.scalars(select(Export)).all() == []
     assert not (purging / artifact).exists()
-    assert session.get_one(Run, played.id).checkpoint_id is None
+    assert session.get_one(Run, played_id).checkpoint_id is None
 
 
 def test_a_checkpoint_that_is_needed_is_refused(
