@@ -54,12 +54,12 @@ from backend.results import operations as results_operations
 from backend.results import pages as results_pages
 from backend.review import operations as review_operations
 from backend.review import pages as review_pages
-from backend.rollouts import exchange_pages, table_pages
+from backend.rollouts import exchange_pages, table_pages, view_pages
 from backend.rollouts import operations as rollouts_operations
 from backend.rollouts import pages as rollouts_pages
 from backend.rollouts.regrading import operations as regrading_operations
 from backend.rollouts.regrading import pages as regrading_pages
-from backend.runs import chart_pages, evaluation_pages, list_pages, tab_pages
+from backend.runs import chart_pages, evaluation_pages, tab_pages
 from backend.runs import operations as runs_operations
 from backend.runs import pages as runs_pages
 from backend.shares import operations as shares_operations
@@ -100,10 +100,10 @@ PAGES = (
         policies_pages,
         evaluation_pages,
         chart_pages,
-        list_pages,
         runs_pages,
         tab_pages,
         table_pages,
+        view_pages,
         rollouts_pages,
         results_pages,
     ),

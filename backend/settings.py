@@ -19,12 +19,13 @@ MIN_SECRET_LENGTH = 16
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
+_SOURCE = SettingsConfigDict(env_prefix="PROCTOR_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True)
+
+
 class Settings(BaseSettings):
     """Environment variables with the prefix `PROCTOR_`, and the conventional `DATABASE_URL` and `REDIS_URL`."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="PROCTOR_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
-    )
+    model_config = _SOURCE
 
     # files
     stage: Literal["development", "test", "production"] = "development"
@@ -78,8 +79,6 @@ class Settings(BaseSettings):
     """Number of this machine among them. Machine 0 runs the worker; the others run `workers.training.node`."""
     nodes_address: str = ""
     """`host:port` of machine 0, where its training processes listen for those of the others."""
-    nodes_wait: float = Field(default=600.0, gt=0)
-    """Seconds to wait at the start of a run until all machines have joined."""
     worker_name: str = ""
     """Name of the worker on the page **Workers**. Default: the host's name."""
     hung_seconds: float = Field(default=30.0, ge=5)
@@ -87,12 +86,6 @@ class Settings(BaseSettings):
     four times, housekeeping twenty times."""
     gguf_converter: Path | None = None
     """llama.cpp's `convert_hf_to_gguf.py`. Default: next to this interpreter or on the path."""
-
-    # command line
-    url: str = ""
-    """Server that `proctor` talks to. Default: `public_url`."""
-    token: SecretStr = SecretStr("")
-    """API token of the command line. Default: the token that `proctor up` left in the data folder."""
 
     @field_validator("allowed_private_hosts")
     @classmethod
@@ -161,6 +154,21 @@ class Settings(BaseSettings):
     @property
     def artifacts_address(self) -> str:
         return self.artifacts_url or str(self.data / "artifacts")
+
+
+class ConnectionSettings(BaseSettings):
+    """Which installation the command line talks to. Read from the same places."""
+
+    model_config = _SOURCE
+
+    url: str = ""
+    """Server that `proctor` talks to. Default: `public_url`."""
+    token: SecretStr = SecretStr("")
+    """API token of the command line. Default: the token that `proctor up` left in the data folder."""
+
+
+ALL_FIELDS = {**Settings.model_fields, **ConnectionSettings.model_fields}
+"""Every variable that can be set, in the order of the documentation."""
 
 
 @lru_cache(maxsize=1)

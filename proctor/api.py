@@ -308,13 +308,33 @@ class CheckpointsOperations(Namespace):
 
 class DeletionsOperations(Namespace):
     def create(
-        self, *, environments: Sequence[str] | None = None, runs: Sequence[str] | None = None
+        self,
+        *,
+        environments: Sequence[str] | None = None,
+        runs: Sequence[str] | None = None,
+        checkpoints: Sequence[str] | None = None,
+        studies: Sequence[str] | None = None,
+        graders: Sequence[str] | None = None,
     ) -> Sequence[DeletionResponse]:
-        """Delete environments and runs with what belongs to them. They can be restored for 30 days.
+        """Delete environments, runs, checkpoints, studies or graders with what belongs to them.
+
+        They can be restored for 30 days. Checkpoints and judges need the role trainer.
 
         - `environments`: Names or ids of environments.
-        - `runs`: Ids of runs."""
-        return self._change("DeletionResponse", "POST", "/deletions", environments=environments, runs=runs)
+        - `runs`: Ids of runs.
+        - `checkpoints`: Ids of checkpoints.
+        - `studies`: Ids of studies.
+        - `graders`: Names or ids of graders."""
+        return self._change(
+            "DeletionResponse",
+            "POST",
+            "/deletions",
+            environments=environments,
+            runs=runs,
+            checkpoints=checkpoints,
+            studies=studies,
+            graders=graders,
+        )
 
     def list(self, *, limit: int | None = None) -> Iterator[DeletionResponse]:
         """List what was deleted in the last 30 days, newest first."""
@@ -325,13 +345,32 @@ class DeletionsOperations(Namespace):
         )
 
     def preview(
-        self, *, environments: Sequence[str] | None = None, runs: Sequence[str] | None = None, limit: int | None = None
+        self,
+        *,
+        environments: Sequence[str] | None = None,
+        runs: Sequence[str] | None = None,
+        checkpoints: Sequence[str] | None = None,
+        studies: Sequence[str] | None = None,
+        graders: Sequence[str] | None = None,
+        limit: int | None = None,
     ) -> Iterator[DeletionPlanResponse]:
-        """Show what the deletion of environments and runs would take along, and why it is refused.
+        """Show what the deletion of items would take along, and why it is refused.
 
         - `environments`: Names or ids of environments.
-        - `runs`: Ids of runs."""
-        return self._list("DeletionPlanResponse", "/deletions/preview", limit, environments=environments, runs=runs)
+        - `runs`: Ids of runs.
+        - `checkpoints`: Ids of checkpoints.
+        - `studies`: Ids of studies.
+        - `graders`: Names or ids of graders."""
+        return self._list(
+            "DeletionPlanResponse",
+            "/deletions/preview",
+            limit,
+            environments=environments,
+            runs=runs,
+            checkpoints=checkpoints,
+            studies=studies,
+            graders=graders,
+        )
 
     def purge(self, deletion: str | UUID) -> None:
         """Remove the rows and files of a deletion now. This cannot be undone.
@@ -345,7 +384,7 @@ class DeletionsOperations(Namespace):
         )
 
     def restore(self, deletion: str | UUID) -> DeletionResponse:
-        """Restore a deleted environment, run or policy with everything that was deleted with it.
+        """Restore a deleted item with everything that was deleted with it.
 
         - `deletion`: Id of a deletion, or the last characters of it."""
         return self._call(
@@ -1799,6 +1838,8 @@ class GradersOperations(Namespace):
 
     def delete(self, grader: str | UUID) -> GraderResponse:
         """Delete a grader. Its grades stay with the rollouts, and its name can be used again.
+
+        It can be restored for 30 days.
 
         - `grader`: Name or id of a grader."""
         return self._call(
@@ -3999,45 +4040,45 @@ class RunsOperations(Namespace):
     def list(
         self,
         *,
+        tag: str | None = None,
+        where: str | None = None,
         kind: Literal["evaluation", "training", "check", "play", "rescore", "replay"] | None = None,
         status: Literal["queued", "running", "paused", "stopped", "completed", "failed"] | None = None,
         environment: str | None = None,
         version_id: UUID | str | None = None,
         policy_id: UUID | str | None = None,
         text: str | None = None,
-        tag: str | None = None,
         project: str | None = None,
         archived: bool | None = None,
-        where: str | None = None,
         sort: str | None = None,
         limit: int | None = None,
     ) -> Iterator[RunResponse]:
         """List runs, newest first.
 
+        - `tag`: A tag of the item.
+        - `where`: A filter: `status = failed and tag = paper and reward > 0.5`. It is added to the other
+          parameters.
         - `environment`: Name of an environment.
         - `version_id`: Id of an environment version.
         - `policy_id`: Id of a policy.
         - `text`: Part of the run's name.
-        - `tag`: A tag of the run.
         - `project`: Name or id of a project. Default: all that you see.
         - `archived`: Only archived runs. Default: without archived runs.
-        - `where`: A filter: `status = failed and tag = paper and reward > 0.5`. It is added to the parameters
-          above.
         - `sort`: A field such as `name`, `reward`, `duration` or `metric.entropy`. Descending: `-reward`."""
         return self._list(
             "RunResponse",
             "/runs",
             limit,
+            tag=tag,
+            where=where,
             kind=kind,
             status=status,
             environment=environment,
             version_id=version_id,
             policy_id=policy_id,
             text=text,
-            tag=tag,
             project=project,
             archived=archived,
-            where=where,
             sort=sort,
         )
 
@@ -4888,7 +4929,12 @@ class TrainingOperations(Namespace):
 
 
 class ViewsOperations(Namespace):
-    def list(self, *, listing: Literal["rollouts", "runs"] | None = None, limit: int | None = None) -> Iterator[View]:
+    def list(
+        self,
+        *,
+        listing: Literal["rollouts", "runs", "environments", "checkpoints"] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[View]:
         """List your saved views, then shared views of others.
 
         - `listing`: Views of this list only."""
@@ -4898,7 +4944,7 @@ class ViewsOperations(Namespace):
         self,
         *,
         name: str,
-        listing: Literal["rollouts", "runs"] | None = None,
+        listing: Literal["rollouts", "runs", "environments", "checkpoints"] | None = None,
         filter: str | None = None,
         sort: str | None = None,
         columns: str | None = None,

@@ -443,6 +443,8 @@ class Listing(StrEnum):
 
     rollouts = "rollouts"
     runs = "runs"
+    environments = "environments"
+    checkpoints = "checkpoints"
 
 
 class PreflightStatus(StrEnum):
@@ -1857,6 +1859,9 @@ class DeletedKind(StrEnum):
     run = "run"
     environment = "environment"
     policy = "policy"
+    checkpoint = "checkpoint"
+    study = "study"
+    grader = "grader"
 
 
 class DeletionPlanResponse(Model):
@@ -1871,6 +1876,8 @@ class DeletionPlanResponse(Model):
     """Number of other runs that use it or its checkpoints. They are kept."""
     summary: str
     """The contents as text."""
+    notes: list[str]
+    """What stays, and what is lost."""
     refusals: list[str]
     """Reasons why it cannot be deleted now."""
 
@@ -3040,8 +3047,8 @@ class EnvironmentResult(Model):
     """Difference to the baseline, paired by task; null without a baseline or a task that both completed."""
 
 
-class Regression(Model):
-    """An evaluation of this week that is worse than the one before on the same tasks: the interval excludes 0."""
+class EvaluationRegression(Model):
+    """An evaluation that is worse than the one before on the same tasks: the interval excludes 0."""
 
     environment: str
     policy: str
@@ -3998,7 +4005,7 @@ class WeekResponse(Model):
     environments: list[EnvironmentResult]
     environment_count: int
     """Environments with an evaluation that ended this week. The latest 12 are listed."""
-    regressions: list[Regression]
+    regressions: list[EvaluationRegression]
     compared: int
     """Evaluations of this week with an earlier one of the same policy, setup and weights."""
     trust: list[RewardTrust]

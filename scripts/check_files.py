@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from backend.settings import Settings
+from backend.settings import ALL_FIELDS
 
 BIN = Path(sys.executable).parent
 EXAMPLE = {
@@ -42,7 +42,7 @@ def check_env_example() -> bool:
     lines = Path(".env.example").read_text().splitlines()
     named = {line.lstrip("# ").split("=")[0] for line in lines if "=" in line}
     plain = {"database_url": "DATABASE_URL", "redis_url": "REDIS_URL"}
-    wanted = {plain.get(name, f"PROCTOR_{name.upper()}") for name in Settings.model_fields}
+    wanted = {plain.get(name, f"PROCTOR_{name.upper()}") for name in ALL_FIELDS}
     for name in sorted(wanted ^ named):
         sys.stdout.write(f".env.example: {name} is {'missing' if name in wanted else 'not a setting'}\n")
     return wanted == named

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-WEB = frozenset({"argon2-cffi", "fastapi", "markdown-it-py", "python-multipart", "uvicorn", "watchfiles"})
+WEB = frozenset(
+    ("argon2-cffi", "fastapi", "markdown-it-py", "nh3", "python-multipart", "selectolax", "uvicorn", "watchfiles")
+)
 """Dependencies of the web and the command line only. Workers never load the web, and vLLM pins a FastAPI that the web
 cannot use."""
 

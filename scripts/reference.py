@@ -7,13 +7,14 @@ import ast
 import itertools
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Subject
-from backend.settings import PROJECT_ROOT, Settings
+from backend.settings import ALL_FIELDS, PROJECT_ROOT
 from workers.environments.checks.registry import CHECKS
 
 
@@ -56,16 +57,16 @@ def commands() -> str:
 
 
 def settings() -> str:
-    """Return a table of the environment variables, from the fields of `Settings` and the texts below them."""
+    """Return a table of the environment variables, from the fields of settings and the texts below them."""
     source = ast.parse((PROJECT_ROOT / "backend" / "settings.py").read_text())
-    [model] = [node for node in source.body if isinstance(node, ast.ClassDef) and node.name == "Settings"]
+    lines = [line for node in source.body if isinstance(node, ast.ClassDef) for line in node.body]
     help_of: dict[str, str] = {}
-    for field, text in zip(model.body, model.body[1:], strict=False):
+    for field, text in pairwise(lines):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
                 help_of[name] = " ".join(words.split())
     rows = []
-    for name, field in Settings.model_fields.items():
+    for name, field in ALL_FIELDS.items():
         alias = field.validation_alias
         variable = (
             str(alias.choices[0]) if alias is not None and hasattr(alias, "choices") else f"PROCTOR_{name.upper()}"
@@ -86,7 +87,7 @@ SETTINGS_HEAD = (
 
 
 def _default_of(name: str) -> str:
-    default = Settings.model_fields[name].default
+    default = ALL_FIELDS[name].default
     if isinstance(default, Path):
         default = default.relative_to(PROJECT_ROOT) if default.is_relative_to(PROJECT_ROOT) else default
     text = str(default)

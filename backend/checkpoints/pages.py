@@ -12,6 +12,7 @@ from sqlalchemy import select
 from starlette.datastructures import FormData
 
 from backend.checkpoints import files, queries, service, transfers
+from backend.checkpoints.fields import CHECKPOINT_TABLE
 from backend.checkpoints.schemas import PruneRequest, StartExport, TransferRequest, TreeRun, UploadTarget
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.checkpoints.tree import checkpoint_tree
@@ -23,7 +24,10 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.operations.ids import parse_id
 from backend.operations.routes import stream_download
+from backend.operations.schemas import ItemListQuery
 from backend.policies.tables import Policy
+from backend.rollouts.item_list import item_list
+from backend.rollouts.tables import Listing
 from backend.runs.header import run_header
 from backend.runs.queries import get_run
 from backend.runs.tables import Run
@@ -37,7 +41,7 @@ router = APIRouter()
 
 
 @router.get("/checkpoints", response_class=HTMLResponse)
-def list_checkpoints(
+def show_checkpoint_tree(
     request: Request,
     session: SessionDep,
     actor: Viewer,
@@ -73,6 +77,28 @@ def list_checkpoints(
         "prunable_bytes": sum(run.prunable_bytes for tree in trees for run in tree.family()),
     }
     return page(request, "checkpoints/tree.html", context, block="checkpoint_tree")
+
+
+@router.get("/checkpoints/list", response_class=HTMLResponse)
+def list_checkpoints(
+    request: Request,
+    session: SessionDep,
+    actor: Viewer,
+    wanted: Annotated[ItemListQuery, Query()],
+    show: Annotated[list[str], Query(max_length=100)] = [],  # noqa: B006
+    deleted_view: uuid.UUID | None = None,
+) -> HTMLResponse:
+    """All checkpoints as a table, in any order."""
+    listed = item_list(
+        session,
+        actor,
+        CHECKPOINT_TABLE,
+        Listing.CHECKPOINTS,
+        wanted,
+        show,
+        lambda query, columns: queries.list_checkpoints(session, query, columns, actor.project_id),
+    )
+    return page(request, "checkpoints/list.html", {**listed, "deleted_view": deleted_view})
 
 
 @router.get("/runs/{run_id}/checkpoints", response_class=HTMLResponse)

@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, joinedload
 
+from backend.checkpoints.fields import CHECKPOINT_TABLE, select_checkpoints
 from backend.checkpoints.schemas import DiskUsage
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core import artifacts
+from backend.domain.rollouts.fields import Field
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import ExportStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.operations.ids import find_by_end, parse_id
+from backend.operations.schemas import ItemListQuery
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
 from backend.web.formats import size
+from backend.web.item_table import ListedItem
 from backend.web.paging import Key, Slice, slice_of
 
 
@@ -53,6 +57,20 @@ def checkpoints(
     if has_weights is not None:
         conditions.append(Checkpoint.pruned_at.is_(None).is_(has_weights))
     return slice_of(session, statement.where(*conditions), (Key(Checkpoint.id),), after=after, limit=limit)
+
+
+def list_checkpoints(
+    session: Session, wanted: ItemListQuery, columns: Sequence[Field], project_id: uuid.UUID | None = None
+) -> Slice[ListedItem[Checkpoint]]:
+    """Return a page of the checkpoints that pass a filter, pinned ones first. Raises WrongFilter."""
+    statement = select_checkpoints()
+    if wanted.tag:
+        statement = statement.where(Checkpoint.tags.contains([wanted.tag]))
+    if project_id is not None:
+        statement = statement.where(Policy.project_id == project_id)
+    condition = CHECKPOINT_TABLE.condition_of(wanted.where)
+    statement = statement if condition is None else statement.where(condition)
+    return CHECKPOINT_TABLE.read(session, statement, columns, sort=wanted.sort, after=wanted.after, limit=wanted.limit)
 
 
 def heldout_before_and_best(

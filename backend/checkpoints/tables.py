@@ -24,6 +24,7 @@ class Checkpoint(Labelled, Base):
     __table_args__ = (
         UniqueConstraint("run_id", "stage", "step"),
         Index("ix_checkpoints_tags", "tags", postgresql_using="gin"),
+        Index("ix_checkpoints_deletion_id", "deletion_id", postgresql_where=text("deletion_id IS NOT NULL")),
     )
 
     id: Mapped[Id]
@@ -47,6 +48,8 @@ class Checkpoint(Labelled, Base):
     pruned_at: Mapped[datetime | None]
     """When its weights were deleted. Its results stay."""
     created_at: Mapped[CreatedAt]
+    deletion_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("deletions.id", ondelete="RESTRICT"))
+    """Deleted: nothing finds it or its exports (`core.row_access`)."""
 
     policy: Mapped["Policy"] = relationship(lazy="raise")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from backend.cli.output import fail
-from backend.settings import get_settings
+from backend.settings import ConnectionSettings, get_settings
 from backend.supervisor.data_folder import running_at
 from proctor import Client
 
@@ -13,10 +13,10 @@ from proctor import Client
 @lru_cache(maxsize=1)
 def connect() -> Client:
     """Connect to PROCTOR_URL, else to the Proctor that runs on the data folder, else to the public URL."""
-    settings = get_settings()
+    settings, connection = get_settings(), ConnectionSettings()
     running = running_at(settings.data)
-    url = settings.url or running or settings.public_url
-    token = settings.token.get_secret_value()
+    url = connection.url or running or settings.public_url
+    token = connection.token.get_secret_value()
     if not token and urlsplit(url)[:2] == urlsplit(running or settings.public_url)[:2]:
         token = left_token(settings.data)  # the administrator's token for this very server
     if not token:

@@ -159,11 +159,12 @@ def owned_tables() -> frozenset[Table]:
 def ways_of(table: Table) -> tuple[Column[Any], ...]:
     """Return the foreign keys by which rows of a table belong to projects: the shortest ones.
 
-    Required ones come first. A row is hidden if any of them leads to a hidden one.
+    Required ones come first. A row is hidden if any of them leads to a hidden one, so those to tables whose rows can be
+    deleted count as well.
     """
     links = [column for column in table.c if column.foreign_keys and parent_of(column) in owned_tables()]
-    links = [column for column in links if parent_of(column) is not table]
-    direct = [column for column in links if OWNER in parent_of(column).c]
+    links = [column for column in links if parent_of(column) is not table and column.name != _MARK]
+    direct = [column for column in links if {OWNER, _MARK}.intersection(parent_of(column).c.keys())]
     return tuple(sorted(direct or links, key=lambda column: column.nullable or False))
 
 
@@ -181,11 +182,11 @@ def _visible(table: Table, columns: Columns, hidden: Hidden, hides_deleted: bool
     Subqueries name plain tables, which get no condition themselves.
     """
     conditions: list[ColumnElement[bool]] = []
+    if hides_deleted and _MARK in table.c:
+        conditions.append(columns(table.c[_MARK]).is_(None))
     if OWNER in table.c:
         if hidden:
             conditions.append(columns(table.c[OWNER]).not_in(hidden))
-        if hides_deleted and _MARK in table.c:
-            conditions.append(columns(table.c[_MARK]).is_(None))
         return and_(*conditions) if conditions else None
     for column in ways_of(table):
         parent = parent_of(column)

@@ -16,16 +16,17 @@ reference(Deletion, "Id of a deletion, or the last characters of it.")(queries.g
 
 @operation("GET /deletions/preview", role=Role.VIEWER, command="deletion preview", tool=True)
 def preview_deletion(session: Session, actor: Actor, request: DeleteItems) -> Page[DeletionPlanResponse]:
-    """Show what the deletion of environments and runs would take along, and why it is refused."""
+    """Show what the deletion of items would take along, and why it is refused."""
     return Page(
         items=[
             DeletionPlanResponse(
                 kind=plan.kind,
                 item_id=plan.item.id,
-                name=plan.item.name,
-                contents=plan.contents,
+                name=plan.name,
+                contents=dict(plan.contents),
                 kept=plan.kept,
                 summary=in_words(plan.contents),
+                notes=list(plan.notes),
                 refusals=list(plan.refusals),
             )
             for plan in service.plan_items(session, request)
@@ -43,7 +44,10 @@ def preview_deletion(session: Session, actor: Actor, request: DeleteItems) -> Pa
     status=201,
 )
 def create_deletion(session: Session, actor: Actor, request: DeleteItems) -> Page[DeletionResponse]:
-    """Delete environments and runs with what belongs to them. They can be restored for 30 days."""
+    """Delete environments, runs, checkpoints, studies or graders with what belongs to them.
+
+    They can be restored for 30 days. Checkpoints and judges need the role trainer.
+    """
     made = service.delete_items(session, actor, request)
     return Page(items=[DeletionResponse.of_deletion(each) for each in made])
 
@@ -65,7 +69,7 @@ def list_deletions(session: Session, actor: Actor, request: ListDeletions) -> Pa
     tool=True,
 )
 def restore_deletion(session: Session, actor: Actor, deletion: Deletion) -> DeletionResponse:
-    """Restore a deleted environment, run or policy with everything that was deleted with it."""
+    """Restore a deleted item with everything that was deleted with it."""
     response = DeletionResponse.of_deletion(deletion)
     service.restore_deletions(session, actor, [deletion])
     return response

@@ -1,6 +1,7 @@
 """/deletions/new confirms a deletion; /deleted lists what can be restored."""
 
 import uuid
+from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -10,15 +11,23 @@ from pydantic import BaseModel, Field
 
 from backend.deletions import queries, service
 from backend.deletions.schemas import MAX_ITEMS, DeleteItems, DeletionResponse, ItemName
-from backend.domain.deletions import counted
+from backend.domain.deletions import DeletedKind, counted
+from backend.studies.tables import Study
 from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.page import page, see_other
 from backend.web.paging import After
 
 router = APIRouter()
-BACK = {"run": "/runs", "environment": "/environments", "policy": "/policies"}
-"""Lists by kind of item."""
+LISTS: Mapping[DeletedKind, tuple[str, str]] = {
+    DeletedKind.RUN: ("runs", "/runs"),
+    DeletedKind.ENVIRONMENT: ("environments", "/environments"),
+    DeletedKind.POLICY: ("policies", "/policies"),
+    DeletedKind.CHECKPOINT: ("checkpoints", "/checkpoints"),
+    DeletedKind.STUDY: ("studies", "/training"),
+    DeletedKind.GRADER: ("graders", "/graders"),
+}
+"""Plural and list of each kind of item. A study is listed by its run."""
 
 
 class ChosenItems(BaseModel):
@@ -26,9 +35,25 @@ class ChosenItems(BaseModel):
 
     run: list[ItemName] = Field(default=[], max_length=MAX_ITEMS)
     environment: list[ItemName] = Field(default=[], max_length=MAX_ITEMS)
+    checkpoint: list[ItemName] = Field(default=[], max_length=MAX_ITEMS)
+    study: list[ItemName] = Field(default=[], max_length=MAX_ITEMS)
+    grader: list[ItemName] = Field(default=[], max_length=MAX_ITEMS)
+    of_run: uuid.UUID | None = None
+    """The run whose page offered the deletion, and to which it leads back."""
 
     def as_request(self) -> DeleteItems:
-        return DeleteItems(runs=self.run, environments=self.environment)
+        return DeleteItems(
+            runs=self.run,
+            environments=self.environment,
+            checkpoints=self.checkpoint,
+            studies=self.study,
+            graders=self.grader,
+        )
+
+    def back(self, kind: DeletedKind) -> str:
+        if self.of_run and kind in (DeletedKind.CHECKPOINT, DeletedKind.STUDY):
+            return f"/runs/{self.of_run}/{LISTS[kind][0]}"
+        return LISTS[kind][1]
 
 
 @router.get("/deletions/new", response_class=HTMLResponse)
@@ -45,13 +70,14 @@ def confirm_deletion(
     context = {
         "plans": plans,
         "totals": totals,
-        "kept": sum(plan.kept for plan in plans),
+        "notes": list(dict.fromkeys(note for plan in plans for note in plan.notes)),
         "is_refused": any(plan.refusals for plan in plans),
-        "title": plans[0].item.name
+        "title": plans[0].name
         if len(plans) == 1
-        else counted(len(plans), f"{kinds.pop()}s" if len(kinds) == 1 else "items"),
-        "back": BACK[plans[0].kind],
-        "chosen": chosen,
+        else counted(len(plans), LISTS[kinds.pop()][0] if len(kinds) == 1 else "items"),
+        "list": LISTS[plans[0].kind],
+        "back": chosen.back(plans[0].kind),
+        "chosen": chosen.model_dump(exclude_none=True),
     }
     return page(request, "deletions/new.html", context)
 
@@ -63,17 +89,19 @@ def delete_items(
     made = service.delete_items(session, actor, form.as_request())
     name = made[0].name if len(made) == 1 else counted(len(made), "items")
     notice = f"{name} {'was' if len(made) == 1 else 'were'} deleted and can be restored for 30 days."
-    return see_other(BACK[made[0].kind], notice, undo=f"/deletions/{made[0].request_id}/undo")
+    return see_other(form.back(made[0].kind), notice, undo=f"/deletions/{made[0].request_id}/undo")
 
 
 @router.post("/deletions/{request_id}/undo")
 def undo_request(session: SessionDep, actor: ElsewhereAuthor, request_id: uuid.UUID) -> Response:
     """Restore all that one request deleted."""
     made = queries.deletions_of_request(session, request_id)
-    kind = made[0].kind if made else "run"
+    kind = made[0].kind if made else DeletedKind.RUN
+    item_id = made[0].item_id if made else None
     names = service.restore_deletions(session, actor, made)
     notice = f"{names[0]} was restored." if len(names) == 1 else f"{len(names)} items were restored."
-    return see_other(BACK[kind], notice)
+    study = session.get(Study, item_id) if kind is DeletedKind.STUDY else None
+    return see_other(ChosenItems(of_run=study and study.run_id).back(kind), notice)
 
 
 @router.get("/deleted", response_class=HTMLResponse)

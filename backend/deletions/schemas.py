@@ -19,6 +19,15 @@ class DeleteItems(Request):
         [], max_length=MAX_ITEMS, description="Names or ids of environments."
     )
     runs: Annotated[list[ItemName], Cli(option="--run")] = Field([], max_length=MAX_ITEMS, description="Ids of runs.")
+    checkpoints: Annotated[list[ItemName], Cli(option="--checkpoint")] = Field(
+        [], max_length=MAX_ITEMS, description="Ids of checkpoints."
+    )
+    studies: Annotated[list[ItemName], Cli(option="--study")] = Field(
+        [], max_length=MAX_ITEMS, description="Ids of studies."
+    )
+    graders: Annotated[list[ItemName], Cli(option="--grader")] = Field(
+        [], max_length=MAX_ITEMS, description="Names or ids of graders."
+    )
 
 
 class ListDeletions(ListRequest):
@@ -36,6 +45,7 @@ class DeletionPlanResponse(Response):
     contents: dict[str, int] = Field(description="Numbers of rows that are deleted with it, by kind.")
     kept: int = Field(description="Number of other runs that use it or its checkpoints. They are kept.")
     summary: str = Field(description="The contents as text.")
+    notes: list[str] = Field(description="What stays, and what is lost.")
     refusals: list[str] = Field(description="Reasons why it cannot be deleted now.")
 
 

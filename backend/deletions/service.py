@@ -7,22 +7,31 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.checkpoints.queries import find_checkpoint
+from backend.checkpoints.tables import Checkpoint
 from backend.core.events import RUNS, announce
 from backend.core.row_access import hide_deleted, is_taken, unlimited
-from backend.deletions.queries import DeletionPlan, deletions_of_request, plan_deletion
+from backend.deletions.plans import DeletionPlan, Item, plan_deletion
+from backend.deletions.queries import deletions_of_request
 from backend.deletions.schemas import DeleteItems
 from backend.deletions.tables import Deletion
 from backend.domain.deletions import DeletedKind
+from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import Role
 from backend.environments.queries import get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from backend.graders.queries import find_grader
+from backend.graders.service import retire_grader
+from backend.graders.tables import Grader
 from backend.operations.ids import parse_id
 from backend.policies.service import retire_policy
 from backend.policies.tables import Policy
 from backend.runs.references import find_run
 from backend.runs.tables import Run
+from backend.studies.queries import find_study
+from backend.studies.tables import Study
 from backend.team.tables import Person
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -40,20 +49,27 @@ class IsPurged(Conflict):
     """Its rows and files are being removed: it can no longer be restored."""
 
 
-def chosen_items(session: Session, request: DeleteItems) -> list[Environment | Run]:
+def chosen_items(session: Session, request: DeleteItems) -> list[Item]:
     """Find the items of a request, each once. Raises NotFound, also for hidden ones."""
-    environments = (_by_id(session, text) or get_environment(session, text) for text in request.environments)
-    items: list[Environment | Run] = [*environments, *(find_run(session, text) for text in request.runs)]
+    items: list[Item] = [
+        *(_environment_by_id(session, text) or get_environment(session, text) for text in request.environments),
+        *(find_run(session, text) for text in request.runs),
+        *(find_checkpoint(session, text) for text in request.checkpoints),
+        *(find_study(session, text) for text in request.studies),
+        *(find_grader(session, text) for text in request.graders),
+    ]
     if not items:
-        raise InvalidInput("Choose at least one run or environment.")
+        raise InvalidInput("Choose at least one item.")
     return list({item.id: item for item in items}.values())
 
 
 def plan_items(session: Session, request: DeleteItems) -> list[DeletionPlan]:
-    """Plan the deletion of each item. A run that its environment takes along has no separate plan."""
+    """Plan the deletion of each item. What another item takes along has no separate plan."""
     plans: list[DeletionPlan] = []
-    for item in sorted(chosen_items(session, request), key=lambda item: isinstance(item, Run)):
-        if not any(item in plan.runs for plan in plans):
+    for item in chosen_items(session, request):  # environments first, then runs
+        taken = {run.id for plan in plans for run in plan.runs}
+        run_id = item.id if isinstance(item, Run) else getattr(item, "run_id", None)
+        if run_id not in taken:
             plans.append(plan_deletion(session, item))
     return plans
 
@@ -67,7 +83,8 @@ def delete_items(session: Session, actor: Actor, request: DeleteItems) -> Sequen
     request_id = new_id()
     for plan in plan_items(session, request):
         if plan.refusals:
-            raise CannotDelete(f"{plan.item.name} cannot be deleted. {' '.join(plan.refusals)} Nothing was deleted.")
+            raise CannotDelete(f"{plan.name} cannot be deleted. {' '.join(plan.refusals)} Nothing was deleted.")
+        _require_role(actor, plan.kind, plan.project_id, is_judge=_is_judge(plan.item))
         _delete(session, actor, plan, request_id)
     hide_deleted(session)
     announce(session, RUNS)
@@ -105,20 +122,36 @@ def purge_now(session: Session, actor: Actor, deletion: Deletion) -> None:
     session.flush()
 
 
+def _require_role(actor: Actor, kind: DeletedKind, project_id: uuid.UUID, *, is_judge: bool) -> None:
+    """Deleting and restoring need the same role as creating."""
+    needs_trainer = kind in (DeletedKind.POLICY, DeletedKind.CHECKPOINT) or is_judge
+    if needs_trainer and not actor.within(project_id).may(Role.TRAINER):
+        raise NotAllowed(f"Deleting or restoring a {'judge' if is_judge else kind} needs the role trainer.")
+
+
+def _is_judge(item: object) -> bool:
+    return isinstance(item, Grader) and item.kind is GraderKind.JUDGE
+
+
 def _delete(session: Session, actor: Actor, plan: DeletionPlan, request_id: uuid.UUID) -> None:
     item = plan.item
     names = {str(policy.id): policy.name for policy in plan.policies}
-    names |= {str(item.id): item.name} if isinstance(item, Environment) else {}
-    values = {"id": new_id(), "request_id": request_id, "contents": plan.contents, "names": names}
-    deletion = Deletion.of(plan.kind, item, actor.person_id, **values)
+    if isinstance(item, Environment | Grader):
+        names[str(item.id)] = item.name
+    values = {"id": new_id(), "request_id": request_id, "contents": dict(plan.contents), "names": names}
+    subject = {"name": plan.name[:200], "project_id": plan.project_id}
+    deletion = Deletion.of(plan.kind, item.id, actor.person_id, **values, **subject)
     session.add(deletion)
     session.flush()
     for run in plan.runs:
         run.deletion_id = deletion.id
     for policy in plan.policies:
         retire_policy(policy)
-    if isinstance(item, Environment):
+    if isinstance(item, Grader):
+        retire_grader(item)
+    else:
         item.deletion_id = deletion.id
+    if isinstance(item, Environment):
         item.name = f"deleted-{item.id.hex}"  # its name becomes free; packages cannot have such a name
     audit(session, actor, f"{plan.kind}.delete", plan.kind, item.id, name=deletion.name, **plan.contents)
     session.flush()
@@ -127,44 +160,55 @@ def _delete(session: Session, actor: Actor, plan: DeletionPlan, request_id: uuid
 def _restore(session: Session, actor: Actor, deletion: Deletion) -> None:
     if deletion.purge_started_at is not None:
         raise IsPurged(f"{deletion.name}: {IsPurged.__doc__}")
-    if deletion.kind is DeletedKind.POLICY and not actor.within(deletion.project_id).may(Role.TRAINER):
-        raise NotAllowed("Restoring a policy needs the role trainer.")
     keys = [uuid.UUID(key) for key in deletion.names]
     with unlimited(session):
         environment = session.scalar(select(Environment).where(Environment.deletion_id == deletion.id))
         runs = session.scalars(select(Run).where(Run.deletion_id == deletion.id)).all()
+        checkpoints = session.scalars(select(Checkpoint).where(Checkpoint.deletion_id == deletion.id)).all()
+        studies = session.scalars(select(Study).where(Study.deletion_id == deletion.id)).all()
         policies = session.scalars(select(Policy).where(Policy.id.in_(keys))).all()
-        missing = session.scalar(
+        grader = session.scalar(select(Grader).where(Grader.id.in_(keys)))
+        of_runs = (
             select(Deletion.name)
             .join(Environment, Environment.deletion_id == Deletion.id)
             .join(EnvironmentVersion, EnvironmentVersion.environment_id == Environment.id)
             .where(EnvironmentVersion.id.in_([run.version_id for run in runs]), Deletion.id != deletion.id)
         )
+        parents = [item.run_id for item in (*checkpoints, *studies)]
+        of_rest = select(Deletion.name).join(Run, Run.deletion_id == Deletion.id).where(Run.id.in_(parents))
+        missing = session.scalar(of_runs) or session.scalar(of_rest)
+    _require_role(actor, deletion.kind, deletion.project_id, is_judge=_is_judge(grader))
     if missing:
-        raise Conflict(f"{deletion.name} needs the environment {missing}, which is deleted. Restore that first.")
-    for run in runs:
-        run.deletion_id = None
+        what = "environment" if runs else "run"
+        raise Conflict(f"{deletion.name} needs the {what} {missing}, which is deleted. Restore that first.")
+    for item in (*runs, *checkpoints, *studies):
+        item.deletion_id = None
     if environment is not None:
-        former = deletion.names[str(environment.id)]
-        if is_taken(session, Environment.name, former):
-            raise Conflict(f"There is another environment called {former} by now. Nothing was restored.")
-        environment.name, environment.deletion_id = former, None
+        environment.name, environment.deletion_id = _former_name(session, deletion, environment), None
     for policy in policies:
-        former = deletion.names[str(policy.id)]
-        if is_taken(session, Policy.name, former):
-            raise Conflict(f"There is another policy called {former} by now. Rename it first. Nothing was restored.")
-        policy.name, policy.deleted_at = former, None
+        policy.name, policy.deleted_at = _former_name(session, deletion, policy), None
+    if grader is not None:
+        grader.name, grader.deleted_at = _former_name(session, deletion, grader), None
     audit(session, actor, f"{deletion.kind}.restore", deletion.kind, deletion.item_id, name=deletion.name)
     session.flush()
     session.delete(deletion)
 
 
-def _by_id(session: Session, text: str) -> Environment | None:
+def _former_name(session: Session, deletion: Deletion, item: Environment | Policy | Grader) -> str:
+    """Raises Conflict if another item has the name by now."""
+    former: str = deletion.names[str(item.id)]
+    if is_taken(session, type(item).name, former):
+        kind = type(item).__name__.lower()
+        raise Conflict(f"There is another {kind} called {former} by now. Rename it first. Nothing was restored.")
+    return former
+
+
+def _environment_by_id(session: Session, text: str) -> Environment | None:
     key = parse_id(text)
     return session.scalar(select(Environment).where(Environment.id == key)) if key else None
 
 
-def _lock(session: Session, items: Sequence[Environment | Run]) -> None:
+def _lock(session: Session, items: Sequence[Item]) -> None:
     """Lock items in the order of their ids, and versions against new runs. Raises DeletedMeanwhile."""
     ids = [item.id for item in items]
     fresh = {"populate_existing": True}
@@ -179,8 +223,12 @@ def _lock(session: Session, items: Sequence[Environment | Run]) -> None:
         ).all()
         is_run = Run.id.in_(ids) | Run.version_id.in_(versions)
         session.scalars(select(Run).where(is_run).order_by(Run.id).with_for_update(), execution_options=fresh).all()
+        for table in (Checkpoint, Study, Grader):
+            rows = select(table).where(table.id.in_(ids)).order_by(table.id).with_for_update()
+            session.scalars(rows, execution_options=fresh).all()
         for item in items:
-            if item.deletion_id is not None:
-                statement = select(Person.name).join(Deletion, Deletion.deleted_by == Person.id)
-                by = session.scalar(statement.where(Deletion.id == item.deletion_id)) or "Someone"
-                raise DeletedMeanwhile(f"{by} deleted {item.name} in the meantime. Nothing was changed.")
+            mark = Deletion.item_id == item.id if isinstance(item, Grader) else Deletion.id == item.deletion_id
+            deleted = select(Deletion.name, Person.name).outerjoin(Person, Person.id == Deletion.deleted_by).where(mark)
+            if found := session.execute(deleted.limit(1)).first():
+                name, by = found
+                raise DeletedMeanwhile(f"{by or 'Someone'} deleted {name} in the meantime. Nothing was changed.")

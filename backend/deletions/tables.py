@@ -12,14 +12,11 @@ from backend.core.tables import Base, CreatedAt, Id, text_enum
 from backend.domain.deletions import KEEP_DELETED, DeletedKind
 
 if TYPE_CHECKING:
-    from backend.environments.tables import Environment
-    from backend.policies.tables import Policy
-    from backend.runs.tables import Run
     from backend.team.tables import Person
 
 
 class Deletion(Base):
-    """A deleted environment, run or policy. Runs and environments that it takes along have its id as their mark."""
+    """A deleted item. Runs, environments, checkpoints and studies that it takes along have its id as their mark."""
 
     __tablename__ = "deletions"
     __table_args__ = (Index("ix_deletions_purge_at", "purge_at"),)
@@ -34,7 +31,7 @@ class Deletion(Base):
     contents: Mapped[dict[str, int]] = mapped_column(JSONB, default=dict, server_default=text("'{}'"))
     """Numbers of rows that were deleted with it, by kind: {"runs": 2, "rollouts": 142}."""
     names: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default=text("'{}'"))
-    """Former names of the environment and of policies by their ids. Their names became free."""
+    """Former names of the environment, of policies and of the grader by their ids. Their names became free."""
     deleted_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     deleted_at: Mapped[CreatedAt]
     purge_at: Mapped[datetime]
@@ -44,8 +41,8 @@ class Deletion(Base):
     person: Mapped["Person | None"] = relationship(lazy="raise")
 
     @classmethod
-    def of(cls, kind: DeletedKind, item: "Environment | Run | Policy", by: uuid.UUID | None, **values: Any) -> Self:
+    def of(cls, kind: DeletedKind, item_id: uuid.UUID, by: uuid.UUID | None, **values: Any) -> Self:
         """Return the deletion of an item, from now on and for 30 days."""
         now = datetime.now(UTC)
-        item_values = {"item_id": item.id, "name": item.name, "project_id": item.project_id}
-        return cls(kind=kind, deleted_by=by, deleted_at=now, purge_at=now + KEEP_DELETED, **item_values, **values)
+        times = {"deleted_at": now, "purge_at": now + KEEP_DELETED}
+        return cls(kind=kind, item_id=item_id, deleted_by=by, **times, **values)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 KEEP_DELETED = timedelta(days=30)
 """For this long, a deletion can be undone."""
-ORDER = ("versions", "runs", "rollouts", "verdicts", "policies", "checkpoints", "exports")
+ORDER = ("versions", "runs", "rollouts", "verdicts", "policies", "checkpoints", "exports", "replies", "budgets")
 """Contents in the order in which people read them."""
 
 
@@ -14,6 +14,9 @@ class DeletedKind(StrEnum):
     RUN = "run"
     ENVIRONMENT = "environment"
     POLICY = "policy"
+    CHECKPOINT = "checkpoint"
+    STUDY = "study"
+    GRADER = "grader"
 
 
 def counted(number: int, plural: str) -> str:

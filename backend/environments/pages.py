@@ -12,18 +12,21 @@ from backend.core.events import RUNS
 from backend.domain.environments.audit_coverage import audit_coverage
 from backend.domain.environments.diff import diff_files
 from backend.domain.environments.packages import content_hash, pack
-from backend.domain.tags import MAX_TAG
 from backend.domain.vocabulary import RunKind
 from backend.environments import queries
 from backend.environments.certificates import certified_package
+from backend.environments.fields import ENVIRONMENT_TABLE
 from backend.environments.library import COPY, TEMPLATES, Template
 from backend.environments.network_grants import network_of
 from backend.environments.queries import DRAFT
 from backend.environments.scaffold import with_generated
+from backend.environments.schemas import EnvironmentListQuery
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.environments.validation import validate_package
 from backend.errors import NotFound
 from backend.policies.queries import policy_options
+from backend.rollouts.item_list import item_list
+from backend.rollouts.tables import Listing
 from backend.runs.tables import Run
 from backend.web.dependencies import ElsewhereAuthor, SessionDep, Viewer
 from backend.web.page import page
@@ -37,12 +40,20 @@ def list_environments(
     request: Request,
     session: SessionDep,
     actor: Viewer,
-    archived: bool = False,
-    tag: Annotated[str, Query(max_length=MAX_TAG)] = "",
+    wanted: Annotated[EnvironmentListQuery, Query()],
+    show: Annotated[list[str], Query(max_length=100)] = [],  # noqa: B006
+    deleted_view: uuid.UUID | None = None,
 ) -> HTMLResponse:
-    rows = queries.list_environments(session, with_archived=archived, project_id=actor.project_id, tag=tag)
-    context = {"environments": rows, "with_archived": archived, "tag": tag}
-    return page(request, "environments/list.html", context)
+    listed = item_list(
+        session,
+        actor,
+        ENVIRONMENT_TABLE,
+        Listing.ENVIRONMENTS,
+        wanted,
+        show,
+        lambda query, columns: queries.search_environments(session, query, columns, actor.project_id),
+    )
+    return page(request, "environments/list.html", {**listed, "deleted_view": deleted_view})
 
 
 @router.get("/environments/new", response_class=HTMLResponse)

@@ -3,17 +3,25 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
+from backend.domain.rollouts.fields import Field
 from backend.domain.vocabulary import CheckStatus, RunKind
+from backend.environments.fields import ENVIRONMENT_TABLE, select_environments
 from backend.environments.scaffold import with_generated
 from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.errors import NotFound
 from backend.runs.tables import Run
 from backend.team.tables import Person
+from backend.web.item_table import ListedItem
+from backend.web.paging import Slice
+
+if TYPE_CHECKING:
+    from backend.environments.schemas import EnvironmentListQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +112,52 @@ def list_environments(
     Default: of all projects, with any tags.
     """
     statement = select(Environment).order_by(Environment.is_pinned.desc(), Environment.name)
+    statement = _limited(statement, with_archived=with_archived, project_id=project_id, tag=tag)
+    return _rows(session, session.scalars(statement).all())
+
+
+def search_environments(
+    session: Session, wanted: "EnvironmentListQuery", columns: Sequence[Field], project_id: uuid.UUID | None = None
+) -> Slice[ListedItem[EnvironmentRow]]:
+    """Return a page of the environments that pass a filter, pinned ones first. Raises WrongFilter."""
+    statement = _limited(
+        select_environments(), with_archived=wanted.archived, project_id=project_id, tag=wanted.tag or ""
+    )
+    condition = ENVIRONMENT_TABLE.condition_of(wanted.where)
+    statement = statement if condition is None else statement.where(condition)
+    found = ENVIRONMENT_TABLE.read(
+        session, statement, columns, sort=wanted.sort, after=wanted.after, limit=wanted.limit
+    )
+    rows = _rows(session, [each.item for each in found.items])
+    return Slice([ListedItem(row, each.values) for row, each in zip(rows, found.items, strict=True)], found.next)
+
+
+def _limited(
+    statement: Select[Environment], *, with_archived: bool, project_id: uuid.UUID | None, tag: str
+) -> Select[Environment]:
     if tag:
         statement = statement.where(Environment.tags.contains([tag]))
     if not with_archived:
         statement = statement.where(Environment.archived_at.is_(None))
-    if project_id is not None:
-        statement = statement.where(Environment.project_id == project_id)
-    environments = session.scalars(statement).all()
+    return statement if project_id is None else statement.where(Environment.project_id == project_id)
+
+
+def _rows(session: Session, environments: Sequence[Environment]) -> list[EnvironmentRow]:
+    """Each of these environments with its latest version and its last runs."""
+    of_listed = EnvironmentVersion.environment_id.in_([environment.id for environment in environments])
     count = func.count().over(partition_by=EnvironmentVersion.environment_id)
     versions = (
         select(EnvironmentVersion, count)
         .ext(distinct_on(EnvironmentVersion.environment_id))
         .options(joinedload(EnvironmentVersion.publisher))
+        .where(of_listed)
         .order_by(EnvironmentVersion.environment_id, EnvironmentVersion.number.desc())
     )
     latest = {version.environment_id: (version, number) for version, number in session.execute(versions)}
     rank = func.row_number().over(
         partition_by=EnvironmentVersion.environment_id, order_by=(Run.created_at.desc(), Run.id.desc())
     )
-    ranked = select(Run.id, rank.label("rank")).join(Run.version).subquery()
+    ranked = select(Run.id, rank.label("rank")).join(Run.version).where(of_listed).subquery()
     last_runs = (
         select(Run)
         .join(ranked, ranked.c.id == Run.id)

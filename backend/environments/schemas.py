@@ -13,7 +13,7 @@ from backend.domain.environments.manifest import Name
 from backend.domain.tags import MAX_TAG
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus, RolloutStatus, RunStatus, Split, StopReason
-from backend.operations.schemas import Labels, Progress, ProjectText, Request, Response
+from backend.operations.schemas import ItemListQuery, Labels, Progress, ProjectText, Request, Response
 
 MAX_FILES_BODY_BYTES = 32 * 1024**2
 """A package of at most 5 MB whose every character JSON may escape."""
@@ -31,6 +31,14 @@ class ListEnvironments(Request):
     archived: bool = Field(False, description="Include archived environments.")
     project: ProjectText = None
     tag: str | None = Field(None, max_length=MAX_TAG, description="A tag of the environment.")
+
+
+class EnvironmentListQuery(ItemListQuery):
+    """The address of the list of environments."""
+
+    sort: str = Field("name", max_length=130)
+    archived: bool = False
+    """Include archived environments."""
 
 
 class CreateEnvironment(Request):

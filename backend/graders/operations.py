@@ -1,11 +1,12 @@
 """Operations on graders."""
 
 import uuid
-from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.deletions.schemas import DeleteItems
+from backend.deletions.service import delete_items
 from backend.domain.graders.settings import GraderKind, QuestionSettings, read_settings
 from backend.domain.vocabulary import Role
 from backend.environments.references import environment_named
@@ -92,16 +93,17 @@ def update_grader(session: Session, actor: Actor, grader: Grader, request: Updat
     status=200,
     page="/graders",
     notice="The grader {name} was deleted. Its grades stay with the rollouts.",
+    audited=False,
 )
 def delete_grader(session: Session, actor: Actor, grader: Grader) -> GraderResponse:
-    """Delete a grader. Its grades stay with the rollouts, and its name can be used again."""
+    """Delete a grader. Its grades stay with the rollouts, and its name can be used again.
+
+    It can be restored for 30 days.
+    """
     if grader.deleted_at is not None:
         raise service.GraderIsDeleted
-    service.refuse_role(actor, grader.kind)
     deleted = GraderResponse.of(grader)
-    grader.deleted_at = datetime.now(UTC)
-    grader.name = f"{grader.name[:80]} (deleted {grader.id.hex[-6:]})"
-    session.flush()
+    delete_items(session, actor, DeleteItems(graders=[str(grader.id)]))
     return deleted
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -100,6 +101,12 @@ def save_grader(session: Session, actor: Actor, request: GraderRequest, grader: 
     session.add(grader)
     session.flush()
     return grader
+
+
+def retire_grader(grader: Grader) -> None:
+    """Remove it from all choices. Its grades stay with the rollouts, and its name becomes free."""
+    grader.deleted_at = datetime.now(UTC)
+    grader.name = f"{grader.name[:80]} (deleted {grader.id.hex[-6:]})"
 
 
 def can_change(session: Session, grader: Grader) -> bool:

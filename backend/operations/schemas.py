@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Self
+from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -10,7 +11,9 @@ from pydantic_core import CoreSchema
 from sqlalchemy.orm import Session
 
 from backend.domain.described import Described
-from backend.domain.tags import Tags
+from backend.domain.rollouts.filters import MAX_LENGTH, OR
+from backend.domain.tags import MAX_TAG, Tags
+from backend.domain.text import quoted
 
 
 class Request(Described):
@@ -31,6 +34,52 @@ class FilterForm(BaseModel):
         if not isinstance(values, dict):
             return values
         return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
+
+
+class ListFilter(FilterForm, Described):
+    """Filter of a list, in its address."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    after: str | None = None
+    """The `next` of the previous page."""
+    limit: int = Field(default=50, ge=1, le=500)
+
+    def query(self, **changes: object) -> str:
+        """Return the query string of the first page with some changes. None and False remove a value."""
+        return urlencode(self.given(**changes))
+
+    def given(self, **changes: object) -> dict[str, object]:
+        """Return the values of the first page's address with some changes."""
+        values = self.model_dump(mode="json", exclude_defaults=True, exclude={"after", "before"}) | changes
+        return {name: value for name, value in values.items() if value not in (None, False, "")}
+
+
+class ItemFilter(ListFilter):
+    """Filter and order of a list of items that people label."""
+
+    tag: str | None = Field(default=None, max_length=MAX_TAG)
+    """A tag of the item."""
+    where: str | None = Field(default=None, max_length=MAX_LENGTH)
+    """A filter: `status = failed and tag = paper and reward > 0.5`. It is added to the other parameters."""
+
+    @property
+    def expression(self) -> str:
+        """The parameters that filters can express, as one filter."""
+        return self.with_where([f"tag = {quoted(self.tag)}"] if self.tag else [])
+
+    def with_where(self, parts: list[str]) -> str:
+        where = [f"({self.where})" if OR.search(self.where) and parts else self.where] if self.where else []
+        return " and ".join(parts + where)
+
+
+class ItemListQuery(ItemFilter):
+    """The address of a list of items."""
+
+    sort: str = Field(default="-created", max_length=130)
+    """A field. Descending: `-created`."""
+    columns: str | None = Field(default=None, max_length=1000)
+    """Columns to show, separated by commas."""
 
 
 ProjectText = Annotated[

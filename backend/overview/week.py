@@ -9,19 +9,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from sqlalchemy import Date, Float, and_, cast, func, or_, select
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Date, and_, cast, func, or_, select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.checkpoints.tables import Checkpoint
 from backend.domain.statistics import Estimate, wilson
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.operations.schemas import Response
 from backend.overview.queries import in_project
-from backend.policies.tables import Policy
 from backend.results.leaderboard import RANKED_KINDS, Leaderboard, rank_versions
 from backend.results.paired import paired_differences
+from backend.results.regressions import EvaluationRegression, find_regressions
 from backend.review.corrected_rates import detector_rates
 from backend.review.tables import ReviewItem, VerdictRecord
 from backend.runs.tables import Run
@@ -32,10 +30,6 @@ MAX_ENVIRONMENTS = 12
 """Shown environments, the latest evaluated ones."""
 MAX_RUNS = 100
 """Latest evaluations of a version that are ranked."""
-LOOK_BACK = timedelta(days=90)
-"""Age of evaluations with which those of the week are compared."""
-MAX_COMPARED = 40
-"""Evaluations with a lower mean than the one before that are paired with it, the largest drops first."""
 MAX_SCANNED = 1000
 """Latest runs of the shown environments for which detector rates are counted."""
 _NOT_MODELS = ("baseline", "script")
@@ -59,22 +53,6 @@ class EnvironmentResult(Response):
     baseline_reward: Estimate | None
     gain: Estimate | None = None
     """Difference to the baseline, paired by task; null without a baseline or a task that both completed."""
-
-
-class Regression(Response):
-    """An evaluation of this week that is worse than the one before on the same tasks: the interval excludes 0."""
-
-    environment: str
-    policy: str
-    cause: str
-    """What changed: `environment version`, `checkpoint`, or `nothing known`."""
-    before: str
-    """The version or checkpoint before, and after; empty if none changed."""
-    after: str
-    before_run_id: uuid.UUID
-    run_id: uuid.UUID
-    difference: Estimate
-    at: datetime
 
 
 class RewardTrust(Response):
@@ -127,7 +105,7 @@ class WeekResponse(Response):
     environments: list[EnvironmentResult]
     environment_count: int
     """Environments with an evaluation that ended this week. The latest 12 are listed."""
-    regressions: list[Regression]
+    regressions: list[EvaluationRegression]
     compared: int
     """Evaluations of this week with an earlier one of the same policy, setup and weights."""
     trust: list[RewardTrust]
@@ -146,7 +124,7 @@ def week_of(session: Session, project_id: uuid.UUID | None = None, until: dateti
     since = until - PERIOD
     versions, count = _evaluated_versions(session, since, project_id)
     boards = rank_versions(session, versions, MAX_RUNS) if versions else []
-    regressions, compared = _regressions(session, since, project_id)
+    regressions, compared = find_regressions(session, since, *in_project(project_id))
     return WeekResponse(
         since=since,
         until=until,
@@ -219,83 +197,6 @@ def _results(session: Session, boards: Sequence[Leaderboard]) -> list[Environmen
     for place, gain in zip(pairs, paired_differences(session, list(pairs.values())), strict=True):
         results[place].gain = gain
     return results
-
-
-def _regressions(session: Session, since: datetime, project_id: uuid.UUID | None) -> tuple[list[Regression], int]:
-    """Evaluations of the week that are worse than the one before of the same policy, setup and weights.
-
-    The one before must have been of the same checkpoint, or of an earlier one: an older checkpoint is no regression.
-    """
-    reward = Run.summary["reward"]["mean"]
-    plan = [Run.configuration[name].as_string() for name in ("split", "tasks", "first_task", "group_size")]
-    sampling = [Run.configuration["sampling"][name].as_string() for name in ("temperature", "max_tokens_per_turn")]
-    chosen = Run.configuration["task_indexes"].as_string()
-    columns = {
-        "id": Run.id,
-        "version": EnvironmentVersion.number,
-        "checkpoint_id": Run.checkpoint_id,
-        "checkpoint_at": Checkpoint.created_at,
-        "checkpoint": func.concat(Checkpoint.stage, " ", Checkpoint.step),
-        "reward": cast(cast(reward, JSONB), Float),
-    }
-    same = (Run.policy_id, EnvironmentVersion.environment_id, Run.weights, *plan, *sampling, chosen)
-    evaluations = (
-        select(
-            Run.ended_at,
-            Environment.name.label("environment"),
-            Policy.name.label("policy"),
-            *(column.label(name) for name, column in columns.items()),
-            *(
-                func.lag(column).over(partition_by=same, order_by=(Run.created_at, Run.id)).label(f"{name}_before")
-                for name, column in columns.items()
-            ),
-        )
-        .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
-        .join(Environment, Environment.id == EnvironmentVersion.environment_id)
-        .join(Policy, Policy.id == Run.policy_id)
-        .outerjoin(Checkpoint, Checkpoint.id == Run.checkpoint_id)
-        .where(
-            Run.kind == RunKind.EVALUATION,
-            Run.status == RunStatus.COMPLETED,
-            Run.created_at >= since - LOOK_BACK,
-            func.jsonb_typeof(reward) == "number",
-            *in_project(project_id),
-        )
-        .subquery()
-    )
-    c = evaluations.c
-    is_later = or_(c.checkpoint_id == c.checkpoint_id_before, c.checkpoint_at >= c.checkpoint_at_before)
-    is_comparable = or_(and_(c.checkpoint_id.is_(None), c.checkpoint_id_before.is_(None)), is_later)
-    pairs = (
-        select(evaluations, func.count().over().label("compared"))
-        .where(c.ended_at >= since, c.id_before.is_not(None), is_comparable)
-        .order_by(c.reward - c.reward_before)
-        .limit(MAX_COMPARED)
-    )
-    rows = session.execute(pairs).all()
-    lower = [row for row in rows if row.reward < row.reward_before]
-    found = []
-    for row, difference in zip(lower, paired_differences(session, [(r.id_before, r.id) for r in lower]), strict=True):
-        if difference is None or not difference.excludes_zero or difference.mean > 0:
-            continue
-        before, after, cause = "", "", "nothing known"
-        if row.version != row.version_before:
-            before, after, cause = f"v{row.version_before}", f"v{row.version}", "environment version"
-        elif row.checkpoint != row.checkpoint_before:
-            before, after, cause = row.checkpoint_before, row.checkpoint, "checkpoint"
-        found.append(
-            Regression.from_row(
-                row,
-                cause=cause,
-                before=before,
-                after=after,
-                before_run_id=row.id_before,
-                run_id=row.id,
-                difference=difference,
-                at=row.ended_at,
-            )
-        )
-    return found, rows[0].compared if rows else 0
 
 
 def _trust(

@@ -141,7 +141,8 @@ def delete_policy(session: Session, actor: Requester, policy: Policy) -> Deletio
     if not can_delete(policy):
         raise Conflict(f"{policy.name} is built in and cannot be deleted.")
     names = {str(policy.id): policy.name}
-    deletion = Deletion.of(DeletedKind.POLICY, policy, actor.person_id, request_id=new_id(), names=names)
+    item = {"name": policy.name, "project_id": policy.project_id}
+    deletion = Deletion.of(DeletedKind.POLICY, policy.id, actor.person_id, request_id=new_id(), names=names, **item)
     session.add(deletion)
     audit(session, actor, "policy.delete", "policy", policy.id, name=policy.name)
     retire_policy(policy)

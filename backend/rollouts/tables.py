@@ -146,6 +146,8 @@ class Listing(StrEnum):
 
     ROLLOUTS = "rollouts"
     RUNS = "runs"
+    ENVIRONMENTS = "environments"
+    CHECKPOINTS = "checkpoints"
 
 
 class SavedView(Base):

@@ -23,8 +23,8 @@ from backend.runs.curves import (
     RunGroup,
     XAxis,
     group_seeds,
-    metric_names,
 )
+from backend.runs.metric_points import count_metrics
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Viewer
@@ -105,7 +105,7 @@ def show_chart(session: SessionDep, _: Viewer, choice: Annotated[ChartChoice, Qu
         runs,
         drawn,
         group_seeds(drawn) if choice.group else (),
-        metric_names(session, [run.id for run in drawn]),
+        count_metrics(session, [run.id for run in drawn[:MAX_SEARCHED]]),
         _candidates(session, {run.id for run in runs}),
         differing_settings(drawn[:MAX_DESCRIBED]) if len(drawn) > 1 else (),
         problems,

@@ -1,7 +1,4 @@
-"""The charts of a training run's page, and the points of any metric as columns.
-
-Postgres thins points to the minimum and maximum of each bucket of steps.
-"""
+"""The charts of a training run's page, and the points of any metric as columns."""
 
 import re
 import uuid
@@ -9,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from backend.domain.training.configuration import Recipe
 from backend.domain.training.self_play import CURVES
 from backend.operations.schemas import Request
+from backend.runs.metric_points import read_points
 from backend.runs.tables import Run
 
 MAX_POINTS = 4000
@@ -39,62 +36,15 @@ class Window(Request):
     high: int | None = Field(None, description="Last step.")
 
 
-# A hop along the primary key from name to name: a curve may have very many points.
-_NAMES = text("""
-WITH RECURSIVE hop AS (
-    (SELECT name FROM metric_points WHERE run_id = :run ORDER BY name LIMIT 1)
-    UNION ALL
-    SELECT (SELECT m.name FROM metric_points m WHERE m.run_id = :run AND m.name > hop.name ORDER BY m.name LIMIT 1)
-    FROM hop WHERE hop.name IS NOT NULL
-)
-SELECT name, (SELECT max(step) FROM metric_points m WHERE m.run_id = :run AND m.name = hop.name) AS latest
-FROM hop WHERE name IS NOT NULL ORDER BY name
-""")
-
-# A resumed run writes steps again: the newest attempt counts. Each bucket of steps keeps its minimum and maximum, so
-# that no spike is lost.
-_POINTS = text("""
-WITH latest AS (
-    SELECT DISTINCT ON (name, step) name, step, value
-    FROM metric_points
-    WHERE run_id = :run AND name = ANY(CAST(:names AS text[]))
-      AND (CAST(:first AS int) IS NULL OR step >= :first) AND (CAST(:last AS int) IS NULL OR step <= :last)
-    ORDER BY name, step, attempt DESC
-), sized AS (
-    SELECT name, count(*) AS amount, min(step) AS low, max(step) AS high FROM latest GROUP BY name
-), ranked AS (
-    SELECT name, step, value, amount,
-           row_number() OVER (PARTITION BY name, bucket ORDER BY value) AS from_lowest,
-           row_number() OVER (PARTITION BY name, bucket ORDER BY value DESC) AS from_highest
-    FROM (SELECT l.*, s.amount, (l.step - s.low)::bigint * (:most / 2) / (s.high - s.low + 1) AS bucket
-          FROM latest l JOIN sized s USING (name)) AS placed
-)
-SELECT step, name, value FROM ranked
-WHERE amount <= :most OR from_lowest = 1 OR from_highest = 1
-ORDER BY step
-""")
-
-
-def latest_steps(session: Session, run_id: uuid.UUID) -> dict[str, int]:
-    return {row.name: row.latest for row in session.execute(_NAMES, {"run": run_id})}
-
-
 Points = dict[int, dict[str, float | None]]
 """Values by step and metric."""
 
 
 def _read_points(session: Session, run_id: uuid.UUID, series: Sequence[Series], window: Window) -> Points:
     steps = [step for step in (window.after, window.low) if step is not None]
-    names = [each.name for each in series]
-    parameters = {
-        "most": MAX_POINTS,
-        "run": run_id,
-        "names": names,
-        "first": max(steps, default=None),
-        "last": window.high,
-    }
     points: Points = {}
-    for step, name, value in session.execute(_POINTS, parameters):
+    names = [each.name for each in series]
+    for step, name, value in read_points(session, run_id, names, max(steps, default=None), window.high, MAX_POINTS):
         points.setdefault(step, {})[name] = value
     return points
 

@@ -10,7 +10,6 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
-from sqlalchemy import text
 from sqlalchemy.orm import Session, defer
 
 from backend.domain.results.curves import Band, MetricCurve, mean_curve, smooth, thin
@@ -19,6 +18,7 @@ from backend.domain.vocabulary import RunKind
 from backend.errors import InvalidInput
 from backend.operations.ids import parse_id
 from backend.operations.schemas import Request, Response
+from backend.runs.metric_points import read_packed_curves, sum_of_last_steps
 from backend.runs.queries import find_runs
 from backend.runs.tables import Run
 
@@ -151,62 +151,6 @@ class RunGroup:
     runs: tuple[Run, ...]
 
 
-# One row per curve, with its points as big-endian doubles: 200,000 rows would take longer than the rest of the answer.
-# In the order of the primary key, without a sort: a resumed run's steps are there once for each attempt.
-_CURVES = text("""
-SELECT run_id, name, string_agg(float8send(step::float8), '' ORDER BY step, attempt) AS steps,
-       string_agg(float8send(coalesce(value, 'NaN')), '' ORDER BY step, attempt) AS points,
-       CASE WHEN :with_time
-            THEN string_agg(float8send(extract(epoch FROM at)::float8), '' ORDER BY step, attempt) END AS times
-FROM metric_points
-WHERE run_id = ANY(CAST(:runs AS uuid[])) AND name = ANY(CAST(:names AS text[]))
-GROUP BY run_id, name
-""")
-
-# The same with the minimum and maximum of each of `buckets` ranges of steps, of the newest attempts.
-_THINNED = text("""
-WITH latest AS (
-    SELECT DISTINCT ON (run_id, name, step) run_id, name, step, value, at
-    FROM metric_points
-    WHERE run_id = ANY(CAST(:runs AS uuid[])) AND name = ANY(CAST(:names AS text[]))
-    ORDER BY run_id, name, step, attempt DESC
-), placed AS (
-    SELECT l.*, (l.step - s.low)::bigint * :buckets / (s.high - s.low + 1) AS bucket
-    FROM latest l JOIN (SELECT run_id, name, min(step) AS low, max(step) AS high FROM latest GROUP BY run_id, name) s
-         USING (run_id, name)
-    WHERE value IS NOT NULL
-), kept AS (
-    (SELECT DISTINCT ON (run_id, name, bucket) * FROM placed ORDER BY run_id, name, bucket, value)
-    UNION
-    (SELECT DISTINCT ON (run_id, name, bucket) * FROM placed ORDER BY run_id, name, bucket, value DESC)
-)
-SELECT run_id, name, string_agg(float8send(step::float8), '' ORDER BY step) AS steps,
-       string_agg(float8send(value), '' ORDER BY step) AS points,
-       CASE WHEN :with_time THEN string_agg(float8send(extract(epoch FROM at)::float8), '' ORDER BY step) END AS times
-FROM kept GROUP BY run_id, name
-""")
-
-# Last steps by an index descent per curve; points are at most one per step and attempt.
-_LATEST = text("""
-SELECT coalesce(sum(latest), 0) FROM (
-    SELECT (SELECT max(step) FROM metric_points m WHERE m.run_id = r AND m.name = n) AS latest
-    FROM unnest(CAST(:runs AS uuid[])) r CROSS JOIN unnest(CAST(:names AS text[])) n
-) AS ends
-""")
-
-# The names of all runs' metrics: a hop along the primary key from name to name, as in `charts`.
-_NAMES = text("""
-WITH RECURSIVE hop AS (
-    SELECT r AS run_id, (SELECT min(name) FROM metric_points m WHERE m.run_id = r) AS name
-    FROM unnest(CAST(:runs AS uuid[])) r
-    UNION ALL
-    SELECT run_id, (SELECT min(m.name) FROM metric_points m WHERE m.run_id = hop.run_id AND m.name > hop.name)
-    FROM hop WHERE hop.name IS NOT NULL
-)
-SELECT name, count(*) AS runs FROM hop WHERE name IS NOT NULL GROUP BY name ORDER BY name
-""")
-
-
 def requested_runs(session: Session, request: CurvesRequest) -> list[Run]:
     """Raises InvalidInput if one does not exist for the person who asks."""
     run_ids = request.run_ids
@@ -214,11 +158,6 @@ def requested_runs(session: Session, request: CurvesRequest) -> list[Run]:
     if missing := set(run_ids) - {run.id for run in runs}:
         raise InvalidInput(fields={"run": f"There is no run {min(map(str, missing))}."})
     return runs
-
-
-def metric_names(session: Session, run_ids: Sequence[uuid.UUID]) -> dict[str, int]:
-    """The metrics of the first of these runs, and how many of them have each."""
-    return {row.name: row.runs for row in session.execute(_NAMES, {"runs": list(run_ids[:MAX_SEARCHED])})}
 
 
 def group_seeds(runs: Sequence[Run]) -> list[RunGroup]:
@@ -336,14 +275,13 @@ def _stored_curves(
 
     metrics = request.metrics
     names = [*metrics, "tokens/out"] if request.x is XAxis.TOKENS else metrics
-    parameters: dict[str, object] = {"runs": [run.id for run in runs], "names": names}
-    is_large = not has_all and session.execute(_LATEST, parameters).scalar_one() > MAX_READ
-    parameters["with_time"] = request.x is XAxis.TIME
-    if is_large:
-        parameters["buckets"] = max(100, MAX_READ // (2 * len(runs) * len(names)))
+    run_ids = [run.id for run in runs]
+    buckets = None
+    if not has_all and sum_of_last_steps(session, run_ids, names) > MAX_READ:
+        buckets = max(100, MAX_READ // (2 * len(runs) * len(names)))
 
     read: dict[tuple[uuid.UUID, str], NDArray[np.float64]] = {}
-    for row in session.execute(_THINNED if is_large else _CURVES, parameters):
+    for row in read_packed_curves(session, run_ids, names, buckets, with_time=request.x is XAxis.TIME):
         points = np.array([np.frombuffer(sent, dtype=">f8") for sent in (row.steps, row.points, row.times) if sent])
         newest = np.append(points[0, 1:] != points[0, :-1], True)  # of the attempts at a step
         points = points[:, newest & ~np.isnan(points[1])].astype(float)
@@ -373,7 +311,7 @@ def _stored_curves(
             total = np.concatenate(([0.0], np.cumsum(amounts)))
             curve = replace(placed, x=total[known.searchsorted(steps, "right")])
         curves[run.id, metric] = curve
-    return curves, not is_large
+    return curves, buckets is None
 
 
 def _episodes_per_step(configuration: Mapping[str, Any]) -> int:

@@ -11,6 +11,7 @@ from backend.operations.schemas import Download, Request
 from backend.runs import charts, evaluations, queries, service
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
 from backend.runs.curves import CurvesRequest, CurvesResponse, curve_rows, read_curves, requested_runs
+from backend.runs.metric_points import latest_steps
 from backend.runs.schemas import (
     ArchiveRuns,
     EvaluationRequest,
@@ -136,7 +137,7 @@ def get_points(session: Session, actor: Actor, run: Run, request: PointsQuery) -
 
     Beyond 4,000 points, each bucket keeps its minimum and maximum.
     """
-    names = request.name or list(charts.latest_steps(session, run.id))
+    names = request.name or list(latest_steps(session, run.id))
     return charts.columnar_points(session, run, [charts.Series(name, name) for name in names], request)
 
 

@@ -22,8 +22,9 @@ from backend.results.run_figures import FiguresRequest, RunFigures, run_figures
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
 from backend.runs import queries
-from backend.runs.charts import Chart, charts_of, latest_steps
+from backend.runs.charts import Chart, charts_of
 from backend.runs.header import run_header
+from backend.runs.metric_points import latest_steps
 from backend.runs.tables import Run
 from backend.studies.patterns import known_onsets, pattern_name
 from backend.training.league import league_of

@@ -22,12 +22,15 @@ from backend.projects.queries import get_project
 from backend.projects.schemas import MoveItems
 from backend.projects.service import move_items
 from backend.results.run_figures import FiguresRequest
+from backend.rollouts.item_list import item_list
+from backend.rollouts.tables import Listing
 from backend.runs import queries
-from backend.runs.charts import Window, charts_of, columnar_points, latest_steps
+from backend.runs.charts import Window, charts_of, columnar_points
 from backend.runs.curves import CurvesRequest, curve_rows
+from backend.runs.fields import RUN_TABLE
 from backend.runs.header import RunHeader, head_blocks, run_header
+from backend.runs.metric_points import latest_steps
 from backend.runs.overview import run_overview
-from backend.runs.run_list import run_list
 from backend.runs.schemas import BulkRuns, RunListQuery
 from backend.runs.service import archive_runs, request_stop, tag_runs
 from backend.web.csv_files import csv_response
@@ -64,7 +67,15 @@ def list_runs(
     names = session.scalars(select(Environment.name).order_by(Environment.name)).all()
     choices = {"environments": names, "kinds": tuple(RunKind), "statuses": tuple(RunStatus)}
     return {
-        **run_list(session, actor, wanted, show),
+        **item_list(
+            session,
+            actor,
+            RUN_TABLE,
+            Listing.RUNS,
+            wanted,
+            show,
+            lambda query, columns: queries.list_runs(session, query, columns, actor.project_id),
+        ),
         "selected": set(selected),
         "deleted_view": deleted_view,
         **choices,

@@ -1,9 +1,7 @@
 """Read runs, and the checkpoints, flags, alarms and log lines of a run."""
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.orm import Session, contains_eager, defaultload, defer, joinedload
@@ -15,17 +13,14 @@ from backend.domain.training.mix import MixPart
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.projects.queries import get_project
-from backend.runs.fields import condition_of, sort_keys, value_of
+from backend.runs.fields import RUN_TABLE
 from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run, RunLogLine
 from backend.training.tables import SettingChange
-from backend.web.paging import Key, Slice, rows_of, slice_of
+from backend.web.item_table import ListedItem
+from backend.web.paging import Slice, slice_of
 
 LOG_LINES = 500
-DRAWN = frozenset(
-    {"name", "status", "kind", "environment", "version", "policy", "reward", "progress", "tag", "created"}
-)
-"""Columns that the list draws from the run itself."""
 
 
 def with_relations(statement: Select[Run]) -> Select[Run]:
@@ -45,31 +40,26 @@ def with_relations(statement: Select[Run]) -> Select[Run]:
 def runs(session: Session, filter: RunFilter, project_id: uuid.UUID | None = None) -> Slice[Run]:
     """Newest first unless the filter has another order. `project_id`: unless the filter names a project."""
     return slice_of(
-        session, _filtered(session, filter, project_id), sort_keys(filter.sort), after=filter.after, limit=filter.limit
+        session,
+        _filtered(session, filter, project_id),
+        RUN_TABLE.sort_keys(filter.sort),
+        after=filter.after,
+        limit=filter.limit,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ListedRun:
-    """A run with the values of the shown columns."""
-
-    run: Run
-    values: Mapping[str, Any]
-    """By the field's name."""
 
 
 def list_runs(
     session: Session, filter: RunFilter, columns: Sequence[Field], project_id: uuid.UUID | None = None
-) -> Slice[ListedRun]:
+) -> Slice[ListedItem[Run]]:
     """Return the runs as `runs` does, pinned ones first, with the values of fields."""
-    valued = [field for field in columns if field.name not in DRAWN]
-    statement = _filtered(session, filter, project_id).add_columns(
-        *(value_of(field).label(f"value_{place}") for place, field in enumerate(valued))
+    return RUN_TABLE.read(
+        session,
+        _filtered(session, filter, project_id),
+        columns,
+        sort=filter.sort,
+        after=filter.after,
+        limit=filter.limit,
     )
-    keys = (Key(Run.is_pinned), *sort_keys(filter.sort))
-    found = rows_of(session, statement, keys, after=filter.after, limit=filter.limit)
-    names = [field.name for field in valued]
-    return Slice([ListedRun(row[0], dict(zip(names, row[1:], strict=False))) for row in found.items], found.next)
 
 
 def _filtered(session: Session, filter: RunFilter, project_id: uuid.UUID | None) -> Select[Run]:
@@ -91,7 +81,7 @@ def _filtered(session: Session, filter: RunFilter, project_id: uuid.UUID | None)
         statement = statement.where(Run.tags.contains([filter.tag]))
     if filter.text:
         statement = statement.where(Run.name.icontains(filter.text, autoescape=True))
-    condition = condition_of(filter.where)
+    condition = RUN_TABLE.condition_of(filter.where)
     return statement if condition is None else statement.where(condition)
 
 

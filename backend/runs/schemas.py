@@ -3,18 +3,26 @@
 import uuid
 from datetime import datetime
 from typing import Annotated, ClassVar, Literal, Self
-from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
-from backend.domain.described import Described
 from backend.domain.rollouts.filters import MAX_LENGTH, OR, clauses_of, field_name, subject_of
 from backend.domain.runs.plans import EvaluationScope
 from backend.domain.statistics import Coverage
-from backend.domain.tags import MAX_TAG, Tags
+from backend.domain.tags import Tags
 from backend.domain.text import quoted
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, StopReason
-from backend.operations.schemas import Cli, FilterForm, Labels, Progress, Request, Response, UpdateLabels
+from backend.operations.schemas import (
+    Cli,
+    ItemFilter,
+    ItemListQuery,
+    Labels,
+    ListFilter,
+    Progress,
+    Request,
+    Response,
+    UpdateLabels,
+)
 from backend.runs.tables import Run
 
 
@@ -100,26 +108,7 @@ class BulkRuns(BaseModel):
     """Run whose page has the form instead of the list."""
 
 
-class _Filter(FilterForm, Described):
-    """Filter of a list."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    after: str | None = None
-    """The `next` of the previous page."""
-    limit: int = Field(default=50, ge=1, le=500)
-
-    def query(self, **changes: object) -> str:
-        """Return the query string of the first page with some changes. None and False remove a value."""
-        return urlencode(self.given(**changes))
-
-    def given(self, **changes: object) -> dict[str, object]:
-        """Return the values of the first page's address with some changes."""
-        values = self.model_dump(mode="json", exclude_defaults=True, exclude={"after", "before"}) | changes
-        return {name: value for name, value in values.items() if value not in (None, False, "")}
-
-
-class RunFilter(_Filter):
+class RunFilter(ItemFilter):
     kind: RunKind | None = None
     status: RunStatus | None = None
     environment: str | None = None
@@ -130,14 +119,10 @@ class RunFilter(_Filter):
     """Id of a policy."""
     text: str | None = Field(default=None, max_length=200)
     """Part of the run's name."""
-    tag: str | None = Field(default=None, max_length=MAX_TAG)
-    """A tag of the run."""
     project: str | None = Field(default=None, max_length=60)
     """Name or id of a project. Default: all that you see."""
     archived: bool = False
     """Only archived runs. Default: without archived runs."""
-    where: str | None = Field(default=None, max_length=MAX_LENGTH)
-    """A filter: `status = failed and tag = paper and reward > 0.5`. It is added to the parameters above."""
     sort: str = Field(default="-created", max_length=130)
     """A field such as `name`, `reward`, `duration` or `metric.entropy`. Descending: `-reward`."""
 
@@ -148,19 +133,14 @@ class RunFilter(_Filter):
         """The parameters that filters can express, as one filter."""
         equal = {"kind": self.kind, "status": self.status, "environment": self.environment, "tag": self.tag}
         parts = [f"{name} = {quoted(str(value))}" for name, value in equal.items() if value]
-        parts += [f"name ~ {quoted(self.text)}"] if self.text else []
-        parts += [f"({self.where})" if OR.search(self.where) and parts else self.where] if self.where else []
-        return " and ".join(parts)
+        return self.with_where(parts + ([f"name ~ {quoted(self.text)}"] if self.text else []))
 
 
-class RunListQuery(RunFilter):
+class RunListQuery(RunFilter, ItemListQuery):
     """The address of the list of runs."""
 
-    columns: str | None = Field(default=None, max_length=1000)
-    """Columns to show, separated by commas."""
 
-
-class RolloutFilter(_Filter):
+class RolloutFilter(ListFilter):
     """Filter and order of a run's rollouts."""
 
     where: str | None = Field(default=None, max_length=MAX_LENGTH)
@@ -219,7 +199,7 @@ class RolloutFilter(_Filter):
         return self.model_construct(**(RolloutFilter().model_dump() | kept | {"where": self.expression or None}))
 
 
-class GroupFilter(_Filter):
+class GroupFilter(ListFilter):
     """Filter and order of a run's groups."""
 
     phase: Phase | None = None

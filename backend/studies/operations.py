@@ -1,30 +1,20 @@
 """Operations on studies."""
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.domain.studies.study import StudyKind
 from backend.domain.vocabulary import Role
-from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
-from backend.operations.ids import find_by_end, parse_id
 from backend.runs import references as _references  # noqa: F401  how addresses name runs
 from backend.runs.tables import Run
 from backend.studies import service
-from backend.studies.queries import get_studied_run
+from backend.studies.queries import find_study, get_studied_run
 from backend.studies.responses import run_studies, study_responses
 from backend.studies.schemas import ListStudies, RunStudies, StartEffort, StartOnset, StudyResponse
 from backend.studies.tables import Study
 from backend.web.identity import Actor
 
-
-@reference(Study, "Id of a study, or the last characters of it.")
-def find_study(session: Session, text: str) -> Study:
-    study_id = parse_id(text) or find_by_end(session, select(Study.id).order_by(Study.id.desc()), Study.id, text)
-    study = session.get(Study, study_id) if study_id else None
-    if study is None:
-        raise NotFound("There is no such study.")
-    return study
+reference(Study, "Id of a study, or the last characters of it.")(find_study)
 
 
 @operation("GET /runs/{run}/studies", role=Role.VIEWER, command="study list", tool=True)

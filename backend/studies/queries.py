@@ -15,12 +15,22 @@ from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
+from backend.operations.ids import find_by_end, parse_id
 from backend.runs.tables import Run
 from backend.studies.tables import EffortReply, Study, StudyCheckpoint
 
 BRANCH = "branch"
 """Key of a branch's configuration; its `start_id` is the checkpoint that GRPO started from."""
 STUDIED_KINDS = {StudyKind.ONSET: (RunKind.TRAINING,), StudyKind.EFFORT: (RunKind.TRAINING, RunKind.EVALUATION)}
+
+
+def find_study(session: Session, text: str) -> Study:
+    """By id or its last characters. Raises NotFound."""
+    study_id = parse_id(text) or find_by_end(session, select(Study.id).order_by(Study.id.desc()), Study.id, text)
+    study = session.scalar(select(Study).where(Study.id == study_id)) if study_id else None
+    if study is None:
+        raise NotFound("There is no such study.")
+    return study
 
 
 def get_studied_run(session: Session, run_id: uuid.UUID, *kinds: StudyKind) -> Run:

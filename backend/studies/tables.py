@@ -39,6 +39,8 @@ class Study(Base):
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     ended_at: Mapped[datetime | None]
+    deletion_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("deletions.id", ondelete="RESTRICT"))
+    """Deleted: nothing finds it (`core.row_access`)."""
 
     @property
     def onset_settings(self) -> OnsetSettings:

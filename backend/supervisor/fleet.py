@@ -32,8 +32,7 @@ _PASSED_VARIABLES = re.compile(
 )
 """Environment variables passed to the env host, where foreign code runs. None holds a secret of this installation."""
 _WITHHELD_SETTINGS = {
-    *("database_url", "redis_url", "artifacts_url", "secret_key", "token"),
-    *("url", "public_url", "secure_cookies", "trusted_proxies"),
+    *("database_url", "redis_url", "artifacts_url", "secret_key", "public_url", "secure_cookies", "trusted_proxies"),
 }
 """Settings that the env host does not get."""
 _SHARED_MODULES = ("workers.tasks.celery_app", "backend.supervisor.preparation")

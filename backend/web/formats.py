@@ -8,18 +8,24 @@ from datetime import UTC, datetime, timedelta
 from backend.domain.deletions import in_words
 
 MISSING = "–"
+DECIMALS = 3
+WHOLE_FROM = 1000
+"""From here on, numbers have no decimals."""
+PRECISION = {"decimals": DECIMALS, "whole": WHOLE_FROM, "small": 0.01, "significant": 2, "exponent": 1e-6}
+"""The same for `chart.js`. Charts show numbers below `small` with significant digits, because learning rates and losses
+get that small, and below `exponent` in powers of ten."""
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def number(value: float | None, digits: int = DECIMALS) -> str:
     """`0.412`, `1,234`, `–` for None. Integers have no decimals."""
     if value is None or math.isnan(value):
         return MISSING
-    if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000):
-        return f"{int(value):,}".replace("-", "−")
+    if isinstance(value, int) or WHOLE_FROM <= abs(value) < math.inf:
+        return f"{round(value):,}".replace("-", "−")
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
-def signed(value: float | None, digits: int = 3) -> str:
+def signed(value: float | None, digits: int = DECIMALS) -> str:
     """`+0.120` or `−0.050`: differences and reward columns of a step."""
     if value is None:
         return MISSING

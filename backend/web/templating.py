@@ -17,7 +17,7 @@ from starlette.types import Scope
 from backend.settings import PROJECT_ROOT, get_settings
 from backend.web import svg
 from backend.web.form_data import form_fields
-from backend.web.formats import FILTERS
+from backend.web.formats import FILTERS, PRECISION
 
 TEMPLATES = PROJECT_ROOT / "frontend" / "templates"
 STATIC_FOLDER: Final = PROJECT_ROOT / "frontend" / "static"
@@ -61,6 +61,7 @@ def templates() -> Environment:
         "svg": svg,
         "static": static_url,
         "version": product_version(),
+        "precision": PRECISION,
     }
     return environment
 

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from sqlalchemy import delete
 
 from backend.core.session import transaction
+from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Role
+from backend.review.tables import ReviewItem, VerdictRecord
 from backend.web.identity import SESSION_COOKIE
 from tests import factories
 from tests.browser.installation import CHROMIUM, cookie_for, installation
@@ -47,3 +50,25 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
     yield page
     context.close()
     assert broken == []
+
+
+@pytest.fixture
+def flags(address: str, request: pytest.FixtureRequest) -> Iterator[list[Flag]]:
+    """Suspicious rollouts of one group, the last the most so, and nothing else in the queue. Default: two."""
+    count = getattr(request, "param", 2)
+    _empty_queue()
+    with transaction() as session:
+        run = factories.make_run(session)
+        rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * count, group_size=count)
+        flags = [
+            factories.make_flag(session, run, rollout, sentence=f"Odd {number}.", score=0.5 + 0.2 * number)
+            for number, rollout in enumerate(rollouts)
+        ]
+    yield flags
+    _empty_queue()
+
+
+def _empty_queue() -> None:
+    with transaction() as session:
+        for table in (VerdictRecord, Flag, ReviewItem):
+            session.execute(delete(table))

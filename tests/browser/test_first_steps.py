@@ -1,7 +1,6 @@
 """What first-time users tripped over, in a real browser: held keys, key labels, errors out of sight, broken words."""
 
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -17,7 +16,7 @@ from backend.environments.library import render_template
 from backend.environments.queries import get_environment
 from backend.environments.service import create_environment
 from backend.environments.tables import DraftTrial
-from backend.review.tables import ReviewItem, VerdictRecord
+from backend.review.tables import VerdictRecord
 from backend.team.tables import Person
 from tests import factories
 from tests.checkpoints.transfer_worlds import finished_report
@@ -55,22 +54,7 @@ BROKEN_WORDS = """root => {
 """Words of labels that are broken over lines."""
 
 
-@pytest.fixture
-def waiting(address: str) -> Iterator[list[Flag]]:
-    """Three rollouts in the review queue."""
-    _empty_the_queue()
-    with transaction() as session:
-        run = factories.make_run(session)
-        rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 3, group_size=3)
-        flags = [factories.make_flag(session, run, rollout, score=0.9) for rollout in rollouts]
-    yield flags
-    _empty_the_queue()
-
-
-def _empty_the_queue() -> None:
-    with transaction() as session:
-        for table in (VerdictRecord, Flag, ReviewItem):
-            session.execute(delete(table))
+three = pytest.mark.parametrize("flags", [3], indirect=True)
 
 
 def _verdicts() -> int:
@@ -78,9 +62,10 @@ def _verdicts() -> int:
         return len(session.scalars(select(VerdictRecord.id)).all())
 
 
+@three
 @pytest.mark.parametrize("key", ["2", "Enter"])
-def test_a_held_key_judges_one_item(page: Page, waiting: list[Flag], key: str) -> None:
-    page.goto(f"/review/{waiting[0].id}")
+def test_a_held_key_judges_one_item(page: Page, flags: list[Flag], key: str) -> None:
+    page.goto(f"/review/{flags[0].id}")
     if key == "Enter":
         page.locator('button[name=verdict][value="hack"]').focus()
 
@@ -99,9 +84,10 @@ def test_a_held_key_judges_one_item(page: Page, waiting: list[Flag], key: str) -
     assert _verdicts() == 2
 
 
-def test_the_list_of_keys_names_each_action_in_full(page: Page, waiting: list[Flag]) -> None:
+@three
+def test_the_list_of_keys_names_each_action_in_full(page: Page, flags: list[Flag]) -> None:
     """`u` is not removed from "Undo", and user text is not shown as a name."""
-    page.goto(f"/review/{waiting[0].id}?order=suspicion")
+    page.goto(f"/review/{flags[0].id}?order=suspicion")
     page.locator("#field-comment").fill("private")
     page.locator("#field-comment").blur()
     page.keyboard.press("2")

@@ -1,44 +1,22 @@
 """Judging without a mouse, live news and forms, in a real browser."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
-from sqlalchemy import delete, select
+from sqlalchemy import select
 
 from backend.core.events import REVIEW, RUNS, announce
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import RunStatus
-from backend.review.tables import ReviewItem, VerdictRecord
+from backend.review.tables import VerdictRecord
 from tests import factories
 
 pytestmark = pytest.mark.browser
 
 PATIENCE_MS = 20_000
 """For live news on a busy machine; how fast they are is a benchmark's matter."""
-
-
-@pytest.fixture
-def flags(address: str) -> Iterator[list[Flag]]:
-    """Two suspicious rollouts of one group, the second more so, and nothing else in the queue."""
-    _forget_what_waits()
-    with transaction() as session:
-        run = factories.make_run(session)
-        rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 2, group_size=2)
-        yielded = [
-            factories.make_flag(session, run, rollout, sentence=f"Odd {number}.", score=0.5 + 0.2 * number)
-            for number, rollout in enumerate(rollouts)
-        ]
-    yield yielded
-    _forget_what_waits()
-
-
-def _forget_what_waits() -> None:
-    with transaction() as session:
-        for table in (VerdictRecord, Flag, ReviewItem):
-            session.execute(delete(table))
 
 
 def _verdicts() -> list[tuple[str, str]]:

@@ -1,8 +1,6 @@
 """Deleted items are found by nothing, can be restored for 30 days, and are then removed."""
 
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core import artifacts
-from backend.core.row_access import hide_deleted, unlimited
+from backend.core.row_access import hide_deleted
 from backend.core.tables import Job
 from backend.deletions.schemas import DeleteItems
 from backend.deletions.service import DeletedMeanwhile, delete_items
@@ -32,6 +30,7 @@ from backend.rollouts.tables import Rollout
 from backend.runs.tables import MetricPoint, Run
 from backend.team.tables import AuditEvent
 from backend.web.identity import Actor
+from tests.deletions.conftest import purge
 from tests.factories import (
     make_checkpoint,
     make_environment,
@@ -47,8 +46,7 @@ from tests.factories import (
 )
 from tests.web_fixtures import make_person as make_member
 from tests.web_fixtures import sign_in
-from workers.tasks import deletions, housekeeping
-from workers.tasks.registry import JobContext
+from workers.tasks import housekeeping
 
 ended = partial(make_run, status=RunStatus.COMPLETED)
 
@@ -295,36 +293,6 @@ def test_the_second_of_two_people_learns_who_was_first(session: Session) -> None
     session.info.clear()  # another request, whose session began before the deletion
     with pytest.raises(DeletedMeanwhile, match="Ada deleted"):
         delete_items(session, actors[1], request)
-
-
-@pytest.fixture
-def purging(session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Jobs run in the test's transaction, with files in a temporary folder."""
-
-    @contextmanager
-    def transaction() -> Iterator[Session]:
-        with unlimited(session):
-            yield session
-            session.flush()
-            session.expire_all()
-
-    monkeypatch.setattr(deletions, "transaction", transaction)
-    monkeypatch.setattr(deletions, "BATCH", 2)
-    monkeypatch.setattr(artifacts, "_filesystem", partial(local_store, tmp_path))
-    return tmp_path
-
-
-def local_store(folder: Path, key: str = "") -> tuple[object, str]:
-    from fsspec.implementations.local import LocalFileSystem
-
-    return LocalFileSystem(), str(folder / key)
-
-
-def purge(session: Session) -> None:
-    with session.begin_nested():
-        housekeeping.purge_deleted(session)
-    for job in session.scalars(select(Job).where(Job.name == "deletions.purge")):
-        deletions.run(JobContext(job.id, None, job.arguments, 1))
 
 
 def test_purging_removes_rows_and_files_but_not_what_others_need(

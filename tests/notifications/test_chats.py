@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from backend.domain.notifications.chat import ChatNotice, WebhookFormat, cut, discord_payload, slack_payload
 from backend.notifications.schemas import DestinationRequest
@@ -47,9 +48,54 @@ def _units(text: str) -> int:
     return len(text.encode("utf-16-le")) // 2
 
 
+def _schema(name: str) -> Draft202012Validator:
+    schema = json.loads((RECORDED / f"{name}.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+
+
+SCHEMAS = {name: _schema(name) for name in ("slack", "discord")}
+"""Written from the documentation of Slack and of Discord; each names its source."""
+
+
 @pytest.mark.parametrize(("name", "build"), [("slack", slack_payload), ("discord", discord_payload)])
 def test_a_notice_has_the_recorded_shape(name: str, build: Any) -> None:
-    assert build(_notice()) == json.loads((RECORDED / f"{name}.json").read_text())
+    recorded = json.loads((RECORDED / f"{name}.json").read_text())
+    assert build(_notice()) == recorded
+    SCHEMAS[name].validate(recorded)
+    SCHEMAS[name].validate(build(_notice(run=None, examples=[])))
+
+
+HEADING = {"type": "header", "text": {"type": "plain_text", "text": "A Heartfelt Header"}}
+EMBED = {"title": "Hello, Embed!", "description": "This is an embedded message."}
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "is_valid"),
+    [
+        ("slack", {"text": "Hello, world."}, True),  # as documented
+        ("slack", {"blocks": [HEADING]}, True),
+        (
+            "slack",
+            {"blocks": [{"type": "context", "elements": [{"type": "mrkdwn", "text": "Location: *Dogpatch*"}]}]},
+            True,
+        ),
+        ("slack", {"blocks": [HEADING | {"text": {"type": "mrkdwn", "text": "no"}}]}, False),
+        ("slack", {"blocks": [HEADING] * 51}, False),
+        ("slack", {"blocks": [{"type": "section", "text": {"type": "plain_text", "text": ""}}]}, False),
+        ("slack", {"blocks": [{"type": "actions", "elements": []}]}, False),
+        ("slack", {"unfurl_links": False}, False),
+        ("discord", {"content": "Hello, World!", "tts": False, "embeds": [EMBED]}, True),
+        ("discord", {"embeds": [EMBED | {"fields": [{"name": "Run", "value": ""}]}]}, False),
+        ("discord", {"embeds": [EMBED | {"link": "https://example.org"}]}, False),
+        ("discord", {"embeds": [EMBED | {"timestamp": 1764400000}]}, False),
+        ("discord", {"embeds": [EMBED], "allowed_mentions": {"parse": ["here"]}}, False),
+    ],
+)
+def test_the_schemas_accept_documented_examples_and_refuse_mistakes(
+    name: str, payload: dict[str, Any], is_valid: bool
+) -> None:
+    assert SCHEMAS[name].is_valid(payload) is is_valid
 
 
 @pytest.mark.parametrize("size", [10, 149, 3_000, 20_000])
@@ -57,6 +103,8 @@ def test_a_notice_has_the_recorded_shape(name: str, build: Any) -> None:
 def test_messages_keep_the_limits(size: int, letter: str) -> None:
     long = letter * size
     notice = _notice(title=long, text=long, run=(long, "https://proctor.example.org/runs/1"))
+    for name, build in (("slack", slack_payload), ("discord", discord_payload)):
+        SCHEMAS[name].validate(build(notice))
     slack: Any = slack_payload(notice)
     header, section, context, actions = slack["blocks"]
     assert 0 < _units(header["text"]["text"]) <= 150

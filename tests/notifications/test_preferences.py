@@ -11,14 +11,13 @@ from backend.domain.vocabulary import RunKind, RunStatus
 from backend.notifications.outbox import announce, send_digests
 from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination, NoticePreference
 from backend.projects.tables import Project
-from backend.results.regressions import announce_regression
 from backend.review.queue import announce_waiting
 from backend.runs.service import finish_run
 from tests import factories
 from tests.notifications.sending import email, tell, webhook
 
 URL = "/api/v1/notices/preferences"
-BEST, WORST = [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]
+BEST = [1.0, 1.0, 0.0]
 
 
 def _deliveries(session: Session) -> list[tuple[str, bool]]:
@@ -122,19 +121,3 @@ def test_waiting_reviews_are_reported_once_per_day(session: Session) -> None:
     notice.created_at = datetime.now(UTC) - timedelta(days=2)
     session.flush()
     assert announce_waiting(session)  # new ones came since
-
-
-def test_a_policy_that_earns_less_than_before_is_a_regression(session: Session) -> None:
-    version, policy = factories.make_environment_version(session), factories.make_policy(session)
-    before = factories.make_run(session, version, policy, name="Monday")
-    after = factories.make_run(session, version, policy, name="Tuesday")
-    before.created_at = after.created_at - timedelta(days=1)
-    factories.make_rollouts(session, before, [BEST] * 12)
-    rewards = [WORST] * 10 + [BEST] * 2
-    factories.make_rollouts(session, after, rewards)
-    assert not announce_regression(session, before)  # there is none before it
-    assert announce_regression(session, after)
-    notice = session.scalars(select(Notice)).one()
-    assert notice.title == "Tuesday earns less than Monday"
-    assert notice.path == f"/compare?run={before.id}&run={after.id}"
-    assert "on 12 shared tasks" in notice.text

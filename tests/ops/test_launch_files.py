@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from backend.settings import PROJECT_ROOT, Settings
+from backend.settings import ALL_FIELDS, PROJECT_ROOT, Settings
 
 DEPLOY = PROJECT_ROOT / "deploy"
 SCRIPTS = [DEPLOY / "node.sh", DEPLOY / "slurm" / "train.sbatch"]
-SETTINGS = {f"PROCTOR_{name.upper()}" for name in Settings.model_fields}
+SETTINGS = {f"PROCTOR_{name.upper()}" for name in ALL_FIELDS}
 
 
 def stub(folder: Path, name: str, text: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.cli.renderers import show_week
@@ -13,11 +14,13 @@ from backend.core.tables import Job, Worker
 from backend.domain.statistics import estimate_mean, paired_difference
 from backend.domain.vocabulary import JobStatus, PolicyKind, Queue, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
+from backend.notifications.tables import Notice
 from backend.overview.week import week_of
 from backend.policies.tables import Policy
 from backend.projects.tables import Project
 from backend.results.comparison import compare
 from backend.results.paired import paired_differences
+from backend.results.regressions import announce_regression
 from backend.results.scores import side_of
 from backend.runs.service import finish_run
 from backend.runs.tables import Run
@@ -105,26 +108,31 @@ def test_regressions_are_clear_and_on_the_same_tasks(
 ) -> None:
     policy, ago = endpoint(session, "assistant"), NOW - timedelta(days=9)
     fine, worse = [1.0, 1.0, 0.5, 1.0] * 4, [0.0, 0.5, 0.0, 0.5] * 4
-    first = evaluated(session, version, policy, fine, created_at=ago, ended_at=ago)
-    again = evaluated(session, version, policy, worse, created_at=NOW - timedelta(days=2))
-    evaluated(session, version, policy, worse[:4], created_at=NOW - timedelta(days=1))  # other tasks
+    first = evaluated(session, version, policy, fine, ended_at=ago)
+    again = evaluated(session, version, policy, worse, ended_at=NOW - timedelta(days=2))
+    evaluated(session, version, policy, worse[:4], ended_at=NOW - timedelta(days=1))  # other tasks
     noisy = endpoint(session, "noisy")
-    evaluated(session, version, noisy, [1.0, 0.0] * 8, created_at=ago, ended_at=ago)
-    evaluated(session, version, noisy, [0.0, 1.0] * 7 + [0.0, 0.5], created_at=NOW)  # within the interval
+    evaluated(session, version, noisy, [1.0, 0.0] * 8, ended_at=ago)
+    evaluated(session, version, noisy, [0.0, 1.0] * 7 + [0.0, 0.5], ended_at=NOW)  # within the interval
     harder = factories.make_environment_version(session, version.environment, number=2)
-    on_new = evaluated(session, harder, policy, [0.0] * 16, created_at=NOW)
+    on_new = evaluated(session, harder, policy, [0.0] * 16, ended_at=NOW)
     trained = factories.make_policy(session, "trained", PolicyKind.LOCAL)
     old, new = (
         factories.make_checkpoint(session, trained, created_at=NOW - timedelta(hours=hours)) for hours in (9, 1)
     )
-    evaluated(session, version, trained, fine, checkpoint_id=new.id, created_at=NOW - timedelta(hours=3))
-    evaluated(session, version, trained, worse, checkpoint_id=old.id, created_at=NOW)  # an older checkpoint
+    evaluated(session, version, trained, fine, checkpoint_id=new.id, ended_at=NOW - timedelta(hours=3))
+    evaluated(session, version, trained, worse, checkpoint_id=old.id, ended_at=NOW)  # an older checkpoint
     week = week_of(session)
     assert {(each.before_run_id, each.run_id, each.cause) for each in week.regressions} == {
         (first.id, again.id, "nothing known"),
         (again.id, on_new.id, "environment version"),
     }
     assert week.compared == 3
+    runs = session.scalars(select(Run)).all()
+    assert {run.id for run in runs if announce_regression(session, run)} == {again.id, on_new.id}  # the same rule
+    texts = session.scalars(select(Notice.text).order_by(Notice.id)).all()
+    assert "changed by -0.625 on 16 shared tasks" in texts[0]
+    assert texts[1].endswith("Since then its environment version changed from v1 to v2.")
     assert all(each.difference.high < 0 for each in week.regressions)
     assert "v1 → v2" in viewer.get("/").text
 

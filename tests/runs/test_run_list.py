@@ -148,7 +148,7 @@ def test_a_view_keeps_filter_order_and_columns(
         "columns": "status,seed",
         "listing": "runs",
     }
-    saved = author.post("/runs/views", data=form)
+    saved = author.post("/views", data=form)
     address = saved.headers["location"]
     assert address == "/runs?where=status+%3D+failed&sort=-duration&columns=status%2Cseed"
     page = author.get(address).text
@@ -157,10 +157,10 @@ def test_a_view_keeps_filter_order_and_columns(
     assert "&lt;script&gt;" not in viewer.get("/runs").text
     view = session.query(SavedView).one()
     assert view.listing is Listing.RUNS
-    own = f"/runs/views/{view.id}"
+    own = f"/views/{view.id}"
     assert viewer.post(own, data={"name": "mine"}).status_code == 404
-    assert viewer.post(f"/runs/views/{uuid.uuid4()}/delete").status_code == 404
-    assert author.post("/runs/views", data=form | {"filter": "nonsense"}).status_code == 422
+    assert viewer.post(f"/views/{uuid.uuid4()}/delete").status_code == 404
+    assert author.post("/views", data=form | {"filter": "nonsense"}).status_code == 422
     assert author.post(own, data={"name": "failed ones", "is_shared": "true"}).status_code == 303
     assert "failed ones" in viewer.get("/runs").text
     deleted = author.post(f"{own}/delete", data={"query": "kind=check"}).headers["location"]

@@ -19,7 +19,8 @@ from backend.environments.tables import EnvironmentVersion
 from backend.policies.tables import Policy
 from backend.rollouts.export import facts_of, records
 from backend.rollouts.formats import native
-from backend.runs.charts import charts_of, latest_steps
+from backend.runs.charts import charts_of
+from backend.runs.metric_points import latest_steps
 from backend.runs.tables import MetricPoint, Run
 from backend.training.league import league_of
 from tests.factories import (

@@ -45,12 +45,11 @@ REACHES = {
     "nodes": WORKERS,
     "node_rank": WORKERS,
     "nodes_address": WORKERS,
-    "nodes_wait": WORKERS,
     "gguf_converter": WORKERS,
 }
 """By setting: the services that get the value from `.env`, and no others."""
-FIXED = {"stage", "data", "runtime_python", "database_url", "redis_url", "envhost_url", "url", "token", "hung_seconds"}
-"""The compose file or the image decides; `url`, `token` and `hung_seconds` belong to the command line."""
+FIXED = {"stage", "data", "runtime_python", "database_url", "redis_url", "envhost_url", "hung_seconds"}
+"""The compose file or the image decides; `hung_seconds` belongs to `proctor up`."""
 VALUE = "a-value-that-only-this-test-uses"
 
 

@@ -76,12 +76,13 @@ def test_nothing_active_is_left_of_a_page() -> None:
         "<div class='a' onclick='x()'><a href='/runs'>run</a><script>bad()</script><form><p>gone</p></form>"
         "<svg class='icon'><use href='/x.svg#y'/></svg><svg viewBox='0 0 1 1'><rect width='1'/></svg>"
         "<img src='https://x.example/y.png'><img src='data:image/png;base64,AA' alt='b'>"
-        "<details class='drop'>menu</details>"
+        "<details class='drop'>menu</details><table><tr><th> </th><td style='x' data-href='/'>y</table>"
         "<time datetime='2026-01-01' title='1 Jan 2026'>3 h ago</time><p hidden>gone</p>"
         "a &lt;b&gt; &amp;amp;</div><p>open"
     )
     assert html == (
         '<div class="a">run<svg viewBox="0 0 1 1"><rect width="1"></rect></svg>'
-        '<img alt="b" src="data:image/png;base64,AA"><time datetime="2026-01-01" title="1 Jan 2026">1 Jan 2026</time>'
+        '<img src="data:image/png;base64,AA" alt="b"><table><tbody><tr><td></td><td>y</td></tr></tbody>'
+        '</table><time datetime="2026-01-01" title="1 Jan 2026">1 Jan 2026</time>'
         "a &lt;b&gt; &amp;amp;</div><p>open</p>"
     )

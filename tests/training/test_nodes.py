@@ -36,7 +36,7 @@ ENGINES = {"torch": "2.13.0", "trl": "1.16.0"}
 
 
 def settings(data: Path, **fields: Any) -> Settings:
-    return Settings(data=data, **{"nodes": 3, "nodes_address": "node-0:29500", "nodes_wait": 0.5, **fields})
+    return Settings(data=data, **{"nodes": 3, "nodes_address": "node-0:29500", **fields})
 
 
 def configured(**hardware: Any) -> TrainingConfiguration:
@@ -58,7 +58,7 @@ def test_a_node_that_does_not_join_is_named(tmp_path: Path) -> None:
         return True
 
     late = pytest.raises(NodesMissing, match=r"Node 2 of 3 did not join within 0\.5 seconds")
-    with late, gathered(told, uuid.uuid4(), 3, report):
+    with late, gathered(told, uuid.uuid4(), 3, report, 0.5):
         raise AssertionError("one is missing")
     assert waited[0] == [1, 2]
     assert waited[-1] == [2]
@@ -66,7 +66,7 @@ def test_a_node_that_does_not_join_is_named(tmp_path: Path) -> None:
 
 
 def test_a_node_that_joins_late_is_waited_for_and_leaves_at_the_end(tmp_path: Path) -> None:
-    told, run_id = settings(tmp_path, nodes=2, nodes_wait=20), uuid.uuid4()
+    told, run_id = settings(tmp_path, nodes=2), uuid.uuid4()
 
     def join_late() -> None:
         time.sleep(0.3)
@@ -76,7 +76,7 @@ def test_a_node_that_joins_late_is_waited_for_and_leaves_at_the_end(tmp_path: Pa
 
     late = threading.Thread(target=join_late)
     late.start()
-    with gathered(told, run_id, 2, lambda _: True) as are_here:
+    with gathered(told, run_id, 2, lambda _: True, 20) as are_here:
         call = read_call(told)
         assert are_here
         assert call is not None

@@ -94,7 +94,8 @@ def test_durations_read_well(seconds: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.5, "0.500"), (1234567, "1,234,567"), (-0.25, "−0.250"), (None, "–"), (float("nan"), "–")]
+    ("value", "text"),
+    [(0.5, "0.500"), (1234567, "1,234,567"), (-0.25, "−0.250"), (-1234.5, "−1,234"), (None, "–"), (float("nan"), "–")],
 )
 def test_numbers_line_up(value: float | None, text: str) -> None:
     assert formats.number(value) == text

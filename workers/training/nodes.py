@@ -15,6 +15,8 @@ from pathlib import Path
 from backend.settings import Settings
 
 POLL_SECONDS = 0.2
+JOIN_SECONDS = 600.0
+"""Time that a run waits for all nodes at its start."""
 
 
 class NodesMissing(Exception):
@@ -54,7 +56,13 @@ def _answer_file(settings: Settings, call: NodeCall, rank: int) -> Path:
 
 
 @contextmanager
-def gathered(settings: Settings, run_id: uuid.UUID, nodes: int, report: Callable[[list[int]], bool]) -> Iterator[bool]:
+def gathered(
+    settings: Settings,
+    run_id: uuid.UUID,
+    nodes: int,
+    report: Callable[[list[int]], bool],
+    wait_seconds: float = JOIN_SECONDS,
+) -> Iterator[bool]:
     """Call the other nodes of the group for a run, and wait until they have joined. They leave at the end.
 
     `report` gets the missing nodes from time to time, and returns whether to keep waiting; if not, the result is False.
@@ -66,7 +74,7 @@ def gathered(settings: Settings, run_id: uuid.UUID, nodes: int, report: Callable
     partial = path.with_name("call.partial")
     partial.write_text(json.dumps(asdict(call)))
     partial.replace(path)
-    deadline = time.monotonic() + settings.nodes_wait
+    deadline = time.monotonic() + wait_seconds
     try:
         while missing := [rank for rank in range(1, nodes) if not _answer_file(settings, call, rank).exists()]:
             if not report(missing):
@@ -74,10 +82,9 @@ def gathered(settings: Settings, run_id: uuid.UUID, nodes: int, report: Callable
             if time.monotonic() > deadline:
                 names = ", ".join(map(str, missing))
                 raise NodesMissing(
-                    f"Node {names} of {nodes} did not join within {settings.nodes_wait:g} seconds. Check that "
+                    f"Node {names} of {nodes} did not join within {wait_seconds:g} seconds. Check that "
                     f"`python -m workers.training.node` runs there, with the same data folder, the same "
-                    f"PROCTOR_NODES_ADDRESS ({settings.nodes_address}) and its own PROCTOR_NODE_RANK. A node that may "
-                    "start later needs a longer PROCTOR_NODES_WAIT."
+                    f"PROCTOR_NODES_ADDRESS ({settings.nodes_address}) and its own PROCTOR_NODE_RANK."
                 )
             time.sleep(POLL_SECONDS)
         yield not missing

@@ -3,9 +3,9 @@
 `backend.runs.fields` has the SQL of each. Metrics need no declaration: `metric.NAME` is the latest value of a curve.
 """
 
-from collections.abc import Iterable, Mapping
 from functools import partial
 
+from backend.domain.item_fields import ItemFields
 from backend.domain.rollouts.fields import Family, Field, FieldKind, family_field
 from backend.domain.vocabulary import RunKind, RunStatus
 
@@ -45,25 +45,18 @@ _DECLARED = (
     _date("ended", help="when the run ended"),
     _number("age", help="days since the run was created", is_column=False),
 )
-RUN_FIELDS: Mapping[str, Field] = {field.name: field for field in _DECLARED}
-FILTER_FIELDS: Mapping[str, Field] = {name: field for name, field in RUN_FIELDS.items() if field.is_filterable}
-DEFAULT_COLUMNS = ("name", "status", "kind", "environment", "policy", "reward", "progress", "created")
-MAX_COLUMNS = 30
 _MAX_METRIC = 120
 
 
-def find_run_field(name: str) -> Field | None:
-    """Return the field of this name, also of a metric: `metric.entropy`."""
+def _find_metric(name: str) -> Field | None:
+    """The latest value of a curve: `metric.entropy`."""
     family, _, key = name.partition(".")
     if family == Family.METRIC and 0 < len(key) <= _MAX_METRIC and key.isprintable():
-        return family_field(Family.METRIC, key, label=name if key in RUN_FIELDS else key)
-    return RUN_FIELDS.get(name)
+        return family_field(Family.METRIC, key, label=name if key in _BY_NAME else key)
+    return None
 
 
-def columns_of(names: Iterable[str]) -> tuple[list[Field], list[str]]:
-    """Return the columns of these names, the run's name first, and the names that are no column."""
-    wanted = [name.strip() for name in names if name.strip()]
-    fields = {name: find_run_field(name) for name in dict.fromkeys(["name", *wanted] if wanted else DEFAULT_COLUMNS)}
-    shown = [field for field in fields.values() if field and field.is_column]
-    unknown = [name for name, field in fields.items() if field is None or not field.is_column]
-    return shown[:MAX_COLUMNS], unknown
+_BY_NAME = {field.name: field for field in _DECLARED}
+RUN_FIELDS = ItemFields(
+    _BY_NAME, ("name", "status", "kind", "environment", "policy", "reward", "progress", "created"), _find_metric
+)

@@ -22,11 +22,15 @@
     probe.remove();
     return value;
   };
-  // Three decimals, as `number` of the server's formats; smaller numbers keep two digits that are not zero.
+  // As `number` of the server's formats, which sends its rule.
+  const precision = JSON.parse(document.querySelector('meta[name="precision"]').content);
   const format = (value) => {
     if (value == null || Number.isNaN(value)) return "–";
     const size = Math.abs(value);
-    const text = size >= 1000 ? Math.round(value).toLocaleString("en") : Number.isInteger(value) ? `${value}` : size >= 0.01 ? value.toFixed(3) : size < 1e-6 ? value.toExponential(1) : `${+value.toPrecision(2)}`;
+    const text = size >= precision.whole ? Math.round(value).toLocaleString("en")
+      : Number.isInteger(value) ? `${value}`
+      : size >= precision.small ? value.toFixed(precision.decimals)
+      : size < precision.exponent ? value.toExponential(1) : `${+value.toPrecision(precision.significant)}`;
     return text.replace("-", "−");
   };
 
