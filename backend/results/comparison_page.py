@@ -114,10 +114,9 @@ def comparison_page(
     is_regressed = -differences[order[-1]] > differences[order[0]]
     opened = order[-1] if is_regressed else order[0]  # the most changed task
     after = pairing.after
-    if choice.task in after.task_ids:
-        row = after.task_ids.index(choice.task)
-        key = next(key for key, place in after.tasks.items() if place == row)
-        opened = comparison.shared.index(key) if key in comparison.shared else opened
+    if choice.task is not None:
+        place = after.place_of(choice.task, comparison.shared)
+        opened = opened if place is None else place
     *listed, context.open = task_pairs(session, comparison, pairing, [*improved, *regressed, opened])
     context.improved, context.regressed = listed[: len(improved)], listed[len(improved) :]
     played: list[dict[str, Any]] = []
