@@ -151,6 +151,7 @@ def count_outcomes(session: Session, scope: FigureScope) -> list[RowMapping | di
 def keep_rewards(session: Session, run: Run) -> None:
     """Keep the rewards of a run whose row is locked or that nobody plays, unless those that are kept are current."""
     scope = FigureScope(run.id)
+    session.flush()
     if session.scalar(text(f"SELECT k.next_seq {_KEPT}"), scope.parameters()) is not None:
         return
     read, count = (part.format(scope=scope.condition, values=_values(run)) for part in (_READ, _COUNT))
