@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from pydantic import Field
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from backend.domain.statistics import TIE
@@ -56,7 +57,8 @@ class ComparisonChoice(CompareRuns):
 class ComparePage:
     choice: ComparisonChoice
     sides: Sequence[ComparedRun] = ()
-    candidates: Sequence[Run] = ()
+    candidates: Sequence[Row[Any]] = ()
+    """Runs that can be selected: id, name, kind and creation."""
     problem: ComparisonNote | None = None
     found: RunComparison | None = None
     pairing: Pairing | None = None
