@@ -148,6 +148,14 @@ def count_outcomes(session: Session, scope: FigureScope) -> list[RowMapping | di
     return sorted(rows, key=lambda row: -row["amount"])
 
 
+def count_completed(
+    session: Session, run_ids: Collection[uuid.UUID], phases: Collection[Phase] = tuple(Phase)
+) -> dict[uuid.UUID, int]:
+    """Completed rollouts of each run, in some phases. Runs without any may be missing."""
+    rows = session.execute(_COMPLETED, {"runs": list(run_ids), "phases": list(map(str, phases))})
+    return {row.run_id: row.amount for row in rows}
+
+
 def keep_rewards(session: Session, run: Run) -> None:
     """Keep the rewards of a run whose row is locked or that nobody plays, unless those that are kept are current."""
     scope = FigureScope(run.id)
@@ -205,6 +213,20 @@ FROM (
     FROM rollouts r WHERE {scope} GROUP BY r.group_id
 ) p JOIN groups g ON g.id = p.group_id JOIN tasks t ON t.id = g.task_id
 """
+
+_COMPLETED = text("""
+WITH kept AS MATERIALIZED (
+    SELECT k.run_id, k.counts FROM run_rewards k JOIN runs r ON r.id = k.run_id AND r.next_seq = k.next_seq
+    WHERE k.run_id = ANY(CAST(:runs AS uuid[]))
+)
+SELECT k.run_id, sum(CAST(c ->> 'amount' AS bigint))::bigint AS amount
+FROM kept k CROSS JOIN jsonb_array_elements(k.counts) c
+WHERE c ->> 'status' = 'completed' AND c ->> 'phase' = ANY(CAST(:phases AS text[])) GROUP BY k.run_id
+UNION ALL
+SELECT r.run_id, count(*) FROM unnest(CAST(:runs AS uuid[])) AS wanted JOIN rollouts r ON r.run_id = wanted
+WHERE NOT EXISTS (SELECT FROM kept WHERE kept.run_id = wanted)
+  AND r.status = 'completed' AND r.phase = ANY(CAST(:phases AS text[])) GROUP BY r.run_id
+""")
 
 _COUNT = """
 SELECT r.phase, r.status, r.stop_reason, r.error_kind, count(*) AS amount, max(r.training_step) AS latest,

@@ -12,7 +12,14 @@ from sqlalchemy.orm import Session
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.results.figures import outcomes
 from backend.results.groups import task_ends
-from backend.results.rewards import FigureScope, RunRewards, keep_next_rewards, keep_rewards, read_rewards
+from backend.results.rewards import (
+    FigureScope,
+    RunRewards,
+    count_completed,
+    keep_next_rewards,
+    keep_rewards,
+    read_rewards,
+)
 from backend.results.run_figures import FiguresRequest, figures_and_rewards
 from backend.results.scores import scores, side_of
 from backend.results.tables import KeptRewards
@@ -94,6 +101,18 @@ def test_runs_of_an_older_release_get_theirs_one_by_one(session: Session) -> Non
     make_rollouts(session, runs[0], [[1, 1, 0]], phase=Phase.CHECK)
     assert keep_next_rewards(session)
     assert not keep_next_rewards(session)
+
+
+def test_completed_rollouts_are_counted_from_what_is_kept_and_where_nothing_is(session: Session) -> None:
+    runs = [make_run(session) for _ in range(3)]
+    for run in runs[:2]:
+        make_rollouts(session, run, [[1, 1, 0], [0, 1, 0], None])
+        make_rollouts(session, run, [[1, 1, 0]], phase=Phase.CANARY)
+    keep_rewards(session, runs[0])
+    ids = [run.id for run in runs]
+    assert count_completed(session, ids) == {run.id: 3 for run in runs[:2]}
+    assert count_completed(session, ids, [Phase.EVALUATION]) == {run.id: 2 for run in runs[:2]}
+    assert count_completed(session, []) == {}
 
 
 def test_they_leave_with_their_run(session: Session) -> None:
