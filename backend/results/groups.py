@@ -51,7 +51,9 @@ def groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup
     """Latest training step first, then by ordinal; or sorted by a figure of the members."""
     equal = {Group.phase: filter.phase, Group.training_step: filter.step, Task.level: filter.level}
     conditions = [column == value for column, value in equal.items() if value is not None]
-    statement = select(Group.id).join(Group.task).where(Group.run_id == run.id, *conditions)
+    statement = select(Group.id).where(Group.run_id == run.id, *conditions)
+    if filter.level is not None:
+        statement = statement.join(Group.task)
     of_group = select(Rollout.group_id).where(Rollout.run_id == run.id).group_by(Rollout.group_id)
     if filter.spread:
         spread = func.coalesce(func.stddev_pop(Rollout.reward), 0)
