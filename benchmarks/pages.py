@@ -51,6 +51,7 @@ from backend.domain.vocabulary import PolicyKind, Role, RunKind, RunStatus, Spli
 from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion
 from backend.graders.tables import Grader
 from backend.policies.tables import Policy
+from backend.results.rewards import keep_next_rewards
 from backend.review import audit_sample, queue
 from backend.rollouts.filters import select_rollouts
 from backend.rollouts.queries import count_rollouts, list_rollouts
@@ -290,6 +291,10 @@ def _walk_both(options: Options) -> Iterator[Measure]:
                 team = store_team(size)
                 if runs:
                     runs.write_text(json.dumps(asdict(team)))
+            has_more = True
+            while has_more:  # as housekeeping does, because these runs were not ended by a worker
+                with transaction() as session:
+                    has_more = keep_next_rewards(session)
             found.append(_walk(team))
     small, big = found
     for page, values in big.by_case.items():
