@@ -213,7 +213,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         connection.commit()
 
     async def import_statistics() -> None:
-        """Import what the first comparison would wait for, once the start is over."""
+        """Import what the first comparison would wait for, shortly after the start."""
         await asyncio.sleep(IMPORT_AFTER_SECONDS)
         await run_in_threadpool(import_module, "scipy.stats")
 

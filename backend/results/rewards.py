@@ -157,7 +157,7 @@ def count_completed(
 
 
 def keep_rewards(session: Session, run: Run) -> None:
-    """Keep the rewards of a run whose row is locked or that nobody plays, unless those that are kept are current."""
+    """Keep the rewards of a run that has ended or whose row is locked, unless the kept ones are current."""
     scope = FigureScope(run.id)
     session.flush()
     if session.scalar(text(f"SELECT k.next_seq {_KEPT}"), scope.parameters()) is not None:
