@@ -31,6 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,7 @@ def _client(role: Role) -> TestClient:
     """A signed-in user's client of the whole application, in this process."""
     cookies, headers = sign_in(role)
     client = TestClient(create_app(), headers=headers, cookies=cookies)
+    import_module("scipy.stats")  # as the web does after its start
     client.get("/runs")  # warm up
     return client
 
