@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from fastapi import FastAPI
@@ -83,6 +84,8 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 """Routes that accept packages or files declare their own limit. JSON is parsed before the sign-in is checked."""
 THREADS_STUCK_SECONDS = 60.0
 """Six times the limit of a page's statements: threads that take turns are merely busy."""
+IMPORT_AFTER_SECONDS = 5.0
+"""Time after the start when libraries are imported that take longer to import than the web takes to start."""
 PAGES = (
     *(shares_pages, sweeps_pages),
     *(exchange_pages, overview_pages, review_pages, graders_pages, detectors_pages, studies_pages, notifications_pages),
@@ -211,9 +214,15 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         connection.cursor().execute(f"SET statement_timeout = {WEB_STATEMENT_TIMEOUT_MS}")
         connection.commit()
 
-    listening = asyncio.create_task(app.state.hub.listen())
+    async def import_statistics() -> None:
+        """Import what the first comparison would wait for, shortly after the start."""
+        await asyncio.sleep(IMPORT_AFTER_SECONDS)
+        await run_in_threadpool(import_module, "scipy.stats")
+
+    tasks = [asyncio.create_task(work) for work in (app.state.hub.listen(), import_statistics())]
     yield
     await app.state.tools.stop()
-    listening.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await listening
+    for task in tasks:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

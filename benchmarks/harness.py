@@ -169,21 +169,26 @@ def tree_cpu_seconds() -> float:
 
 
 @contextmanager
-def installation() -> Iterator[Path]:
-    """Start Postgres and an env host in a temporary folder. This process and its children use them."""
-    folder = Path(tempfile.mkdtemp(prefix="pb-"))
+def installation(kept: Path | None = None) -> Iterator[Path]:
+    """Start Postgres and an env host in a temporary folder. This process and its children use them.
+
+    `kept`: a folder that is used instead, with the data that it has, and stays.
+    """
+    folder = kept or Path(tempfile.mkdtemp(prefix="pb-"))
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         with _postgres(folder), _env_host(folder / "envhost.log"):
             yield folder
     finally:
         forget_engine()
-        shutil.rmtree(folder, ignore_errors=True)
+        if kept is None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def _postgres(folder: Path) -> Iterator[None]:
     sockets = folder / "run"
-    sockets.mkdir()
+    sockets.mkdir(exist_ok=True)
     postgres = Postgres(folder / "postgres", sockets, folder / "postgres.log")
     postgres.start()
     try:

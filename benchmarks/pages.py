@@ -11,7 +11,8 @@ of the flags is in one of 40 clusters, and 2% of the other rollouts are in the r
 
 Then every page is requested with the data of a demo and of a large team: 500 environments, 5,000 runs of which two have
 100,000 rollouts each, 1,000,000 rollouts and 100,000 open flags. The second column of these rows is the demo's. The
-load needs 8 GB of disk and is skipped with less than 20 GB free. `PAGES=walk` measures only these pages.
+load needs 8 GB of disk and is skipped with less than 20 GB free. `PAGES=walk` measures only these pages. With
+`PAGES_DATA=FOLDER`, both data sets stay in that folder and the next run uses them, after an upgrade of their schema.
 """
 
 import functools
@@ -30,6 +31,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -49,6 +52,7 @@ from backend.domain.vocabulary import PolicyKind, Role, RunKind, RunStatus, Spli
 from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion
 from backend.graders.tables import Grader
 from backend.policies.tables import Policy
+from backend.results.rewards import keep_next_rewards
 from backend.review import audit_sample, queue
 from backend.rollouts.filters import select_rollouts
 from backend.rollouts.queries import count_rollouts, list_rollouts
@@ -188,6 +192,7 @@ def _client(role: Role) -> TestClient:
     """A signed-in user's client of the whole application, in this process."""
     cookies, headers = sign_in(role)
     client = TestClient(create_app(), headers=headers, cookies=cookies)
+    import_module("scipy.stats")  # as the web does after its start
     client.get("/runs")  # warm up
     return client
 
@@ -274,28 +279,47 @@ def _walk_both(options: Options) -> Iterator[Measure]:
     if not options.is_quick and shutil.disk_usage(tempfile.gettempdir()).free < NEEDED_BYTES:
         yield Measure("pages of a large team", "ms", [], note="less than 20 GB of disk are free")
         return
+    folder = os.environ.get("PAGES_DATA")  # noqa: TID251 - no setting of the product
     found = []
-    for size in (DEMO if not options.is_quick else QUICK, large):
-        with installation():
-            found.append(_walk(StoredTeam(size)))
+    for name, size in (("small", DEMO if not options.is_quick else QUICK), ("large", large)):
+        kept = Path(folder).resolve() / name if folder else None
+        runs = kept / "runs.json" if kept else None
+        if kept and runs and not runs.exists():
+            shutil.rmtree(kept, ignore_errors=True)  # a load that did not end
+        with installation(kept):
+            if runs and runs.exists():
+                team = TeamRuns(**json.loads(runs.read_text()))
+            else:
+                team = store_team(size)
+                if runs:
+                    runs.write_text(json.dumps(asdict(team)))
+            has_more = True
+            while has_more:  # as housekeeping does, because these runs were not ended by a worker
+                with transaction() as session:
+                    has_more = keep_next_rewards(session)
+            found.append(_walk(team))
     small, big = found
     for page, values in big.by_case.items():
         yield Measure(f"{page}, p50", "ms", [statistics.median(values)], peer=[statistics.median(small.by_case[page])])
         p95 = (percentile(times.by_case[page], 0.95) for times in (big, small))
         yield Measure(f"{page}, p95", "ms", [next(p95)], peer=[next(p95)], target=200.0)
+    for page, spent in big.cpu.items():
+        yield Measure(f"CPU, {page}", "ms/request", [spent], peer=[small.cpu[page]])
 
 
-def _walk(team: "StoredTeam") -> Times:
+def _walk(team: "TeamRuns") -> Times:
     times, client = Times(), _client(Role.ADMIN)
     for page, address in _addresses(team, client).items():
+        spent = tree_cpu_seconds()
         for _ in range(REQUESTS):
             with times.of(page):
                 response = client.get(address)
             assert response.status_code == 200, (address, response.status_code)
+        times.cpu[page] = 1000 * (tree_cpu_seconds() - spent) / REQUESTS
     return times
 
 
-def _addresses(team: "StoredTeam", client: TestClient) -> dict[str, str]:
+def _addresses(team: "TeamRuns", client: TestClient) -> dict[str, str]:
     run, environment = f"/runs/{team.largest[0]}", "/environments/table"
     rollout = client.get("/api/v1/rollouts", params={"run_id": str(team.largest[0]), "limit": 1}).json()["items"][0]
     addresses = {
@@ -436,6 +460,19 @@ class StoredRuns:
         )
         columns = "id, grader_id, run_id, rollout_id, status, score, verdicts, reason, citations, dropped"
         _copy(session, f"grades ({columns}, tokens_in, tokens_out)", scores)
+
+
+@dataclass(frozen=True, slots=True)
+class TeamRuns:
+    """Ids of the stored runs whose pages are walked."""
+
+    largest: list[str]
+    small: list[str]
+
+
+def store_team(size: TeamSize) -> TeamRuns:
+    team = StoredTeam(size)
+    return TeamRuns([str(run) for run in team.largest], [str(run) for run in team.small[:2]])
 
 
 class StoredTeam:

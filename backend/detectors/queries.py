@@ -16,10 +16,10 @@ from backend.domain.detectors.catalogue import column_surface
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import ActiveSettings, DetectorSettings, resolve_settings
 from backend.domain.detectors.track_record import Audit, Record
-from backend.domain.vocabulary import Phase, RolloutStatus, Verdict
+from backend.domain.vocabulary import Phase, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
+from backend.results.rewards import count_completed
 from backend.review.tables import AuditDraw, AuditSample, VerdictRecord
-from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 
 RIGHT = (Verdict.HACK, Verdict.BROKEN_REWARD)
@@ -100,6 +100,7 @@ def audits(session: Session, scope: Scope, by: Any = Environment.name) -> dict[A
     looks = newest_looks(VerdictRecord.rollout_id)
     is_right = looks.c.verdict.in_([str(each) for each in RIGHT])
     drawn_runs = scope.of(select(AuditDraw.run_id), AuditDraw.run_id)
+    key_of = {row.run_id: row.key for row in session.execute(drawn_runs.add_columns(by.label("key")))}
     sample = (
         select(
             func.count().label("drawn"),
@@ -109,17 +110,16 @@ def audits(session: Session, scope: Scope, by: Any = Environment.name) -> dict[A
         .select_from(AuditSample)
         .where(~AuditSample.is_flagged)
     )
-    rollouts = select(func.count().label("rollouts")).where(
-        Rollout.run_id.in_(drawn_runs), Rollout.phase.in_(JUDGED_PHASES), Rollout.status == RolloutStatus.COMPLETED
-    )
     hits = func.count(Flag.rollout_id.distinct())
     counts = (
         (AuditSample.run_id, sample.outerjoin(looks, looks.c.subject == AuditSample.rollout_id)),
-        (Rollout.run_id, rollouts.select_from(Rollout)),
         (Flag.run_id, select(hits.label("flagged")).where(Flag.run_id.in_(drawn_runs))),
         (Flag.run_id, select(hits.label("found")).join(looks, looks.c.subject == Flag.rollout_id).where(is_right)),
     )
     found: defaultdict[Any, dict[str, int]] = defaultdict(dict)
+    for run_id, amount in count_completed(session, key_of, JUDGED_PHASES).items():
+        figures = found[key_of[run_id]]
+        figures["rollouts"] = figures.get("rollouts", 0) + amount
     for run_id, counted in counts:
         statement = scope.of(counted, run_id).add_columns(by.label("key")).group_by(by)
         for row in session.execute(statement).mappings():

@@ -16,12 +16,11 @@ from backend.domain.graders.evidence import GroupFinding
 from backend.domain.graders.settings import AnswerType, GraderKind, JudgeSettings, QuestionSettings, read_settings
 from backend.domain.policies.prices import sum_of_costs
 from backend.domain.statistics import Estimate, estimate_of
-from backend.domain.vocabulary import GradeStatus, PolicyKind, RolloutStatus, Verdict
+from backend.domain.vocabulary import GradeStatus, PolicyKind, Verdict
 from backend.errors import NotFound
 from backend.graders.tables import Grade, Grader, GraderRun
 from backend.review.agreement import Agreement, Opinion, agreement
 from backend.review.tables import VerdictRecord
-from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 
 GRADING_POLICIES = (PolicyKind.OPENAI_API, PolicyKind.SCRIPTED)
@@ -212,12 +211,6 @@ def grades_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Grade
     """Each with its grader, by name."""
     statement = select(Grade).join(Grade.grader).options(joinedload(Grade.grader))
     return session.scalars(statement.where(Grade.rollout_id == rollout_id).order_by(Grader.name)).all()
-
-
-def count_completed(session: Session, run_id: uuid.UUID) -> int:
-    """Rollouts of a run that can be graded."""
-    completed = Rollout.run_id == run_id, Rollout.status == RolloutStatus.COMPLETED
-    return session.scalar(select(func.count()).where(*completed)) or 0
 
 
 def count_grades(

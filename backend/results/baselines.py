@@ -13,7 +13,7 @@ from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from backend.errors import InvalidInput, NotFound
 from backend.operations.schemas import Response
 from backend.policies.tables import Policy
-from backend.results.scores import TaskKey, TaskScores, scores, side_of
+from backend.results.scores import TaskKeys, TaskScores, scores, side_of
 from backend.runs.evaluations import start_evaluation
 from backend.runs.schemas import EvaluationRequest
 from backend.runs.service import resume_run
@@ -35,9 +35,7 @@ class BaselineResponse(Response):
     columns: dict[str, Estimate | None] = Field(default={}, exclude=True)
 
 
-def baselines(
-    session: Session, run: Run, tasks: Sequence[TaskKey], known: Sequence[TaskScores] = ()
-) -> list[BaselineResponse]:
+def baselines(session: Session, run: Run, tasks: TaskKeys, known: Sequence[TaskScores] = ()) -> list[BaselineResponse]:
     """The latest completed evaluation of each baseline that covers all these tasks. `known`: scores already read."""
     by_run = {each.side.run.id: each for each in known}
     found = []
@@ -59,12 +57,11 @@ def baselines(
         )
         for candidate in session.scalars(statement):
             plan = EvaluationPlan.model_validate(candidate.configuration)
-            planned = frozenset(plan.task_indexes)
-            is_planned = all(key.split == plan.split and key.number in planned for key in tasks)
+            is_planned = tasks.are_planned(plan)
             if plan.tasks < len(tasks) or not is_planned:
                 continue  # without reading its rollouts
             played = by_run.get(candidate.id) or scores(session, side_of(session, candidate))
-            if tasks and all(key in played.tasks for key in tasks):
+            if len(tasks) and played.keys.has(tasks):
                 *columns, reward = (estimate_mean(column) for column in played.rows(tasks).T)
                 by_name = dict(zip(candidate.columns, columns, strict=True))
                 baseline = BaselineResponse(script=script, run_id=candidate.id, reward=reward, columns=by_name)

@@ -15,7 +15,7 @@ from backend.domain.results.pass_at_k import REWARD
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.statistics import TIE, Estimate, PairedTest, estimate_mean, paired_difference, paired_test
 from backend.domain.vocabulary import RunKind
-from backend.results.scores import ComparedRun, TaskKey, TaskScores, first_rollouts, scores
+from backend.results.scores import ComparedRun, TaskKeys, TaskScores, first_rollouts, scores
 from backend.runs.tables import Run
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class RunComparison:
     """Runs on the tasks that all of them completed. Without pairings, the first note gives the reason."""
 
     sides: list[TaskScores]
-    shared: list[TaskKey]
+    shared: TaskKeys
     means: list[Estimate | None]
     """Reward of each side on the shared tasks."""
     pairings: list[Pairing] = field(default_factory=list)
@@ -122,13 +122,13 @@ class RunComparison:
 def compare(session: Session, sides: Sequence[ComparedRun]) -> RunComparison:
     """Pair the tasks that all sides completed; failed rollouts are excluded. Reads nothing if that is impossible."""
     if blocking := why_not_comparable(sides):
-        return RunComparison([], [], [], remarks=[blocking])
+        return RunComparison([], TaskKeys.of([]), [], remarks=[blocking])
     all_scores = [scores(session, side) for side in sides]
-    shared = sorted(set(all_scores[0].tasks).intersection(*(each.tasks for each in all_scores[1:])))
-    if not shared:
-        counts = ", ".join(f"{each.side.label} {len(each.tasks):,}" for each in all_scores)
+    shared = all_scores[0].keys.shared_with(each.keys for each in all_scores[1:])
+    if not len(shared):
+        counts = ", ".join(f"{each.side.label} {each.completed:,}" for each in all_scores)
         note = ComparisonNote(f"No task was completed on both sides ({counts}).")
-        return RunComparison(all_scores, [], [], remarks=[note])
+        return RunComparison(all_scores, shared, [], remarks=[note])
     rewards = [each.rows(shared)[:, -1] for each in all_scores]
     matrix = []
     for row in rewards:
@@ -144,7 +144,7 @@ def compare(session: Session, sides: Sequence[ComparedRun]) -> RunComparison:
     )
 
 
-def _pair(before: TaskScores, after: TaskScores, shared: Sequence[TaskKey]) -> Pairing:
+def _pair(before: TaskScores, after: TaskScores, shared: TaskKeys) -> Pairing:
     import numpy as np
 
     values_before, values_after = before.rows(shared), after.rows(shared)
@@ -163,7 +163,7 @@ def _pair(before: TaskScores, after: TaskScores, shared: Sequence[TaskKey]) -> P
         if mean_before and mean_after and difference:
             columns.append(ColumnDifference(name, weight, mean_before, mean_after, difference))
     levels = []
-    level_of = np.array([after.levels[after.tasks[key]] for key in shared])
+    level_of = after.levels[after.keys.places(shared)]
     for level in np.unique(level_of):
         one, other = rewards_before[level_of == level], rewards_after[level_of == level]
         difference = paired_difference(one, other)
@@ -184,15 +184,15 @@ def task_pairs(
 ) -> list[TaskPair]:
     """These shared tasks, with an example rollout of each side."""
     before, after = pairing.before, pairing.after
-    keys = [comparison.shared[position] for position in positions]
-    rows = [(key, before.tasks[key], after.tasks[key]) for key in keys]
-    examples_before = first_rollouts(session, before.side, [before.task_ids[row] for _, row, _ in rows])
-    examples_after = first_rollouts(session, after.side, [after.task_ids[row] for _, _, row in rows])
+    keys = TaskKeys(comparison.shared.packed[list(positions)])
+    rows = list(zip(keys, before.keys.places(keys).tolist(), after.keys.places(keys).tolist(), strict=True))
+    examples_before = first_rollouts(session, before.side, [before.task_id(row) for _, row, _ in rows])
+    examples_after = first_rollouts(session, after.side, [after.task_id(row) for _, _, row in rows])
     pairs = []
     for key, row_before, row_after in rows:
         one, other = float(before.values[row_before, -1]), float(after.values[row_after, -1])
-        task_id, level = after.task_ids[row_after], after.levels[row_after]
-        examples = examples_before[before.task_ids[row_before]], examples_after[task_id]
+        task_id, level = after.task_id(row_after), int(after.levels[row_after])
+        examples = examples_before[before.task_id(row_before)], examples_after[task_id]
         pairs.append(TaskPair(task_id, key.number, level, one, other, other - one, *examples))
     return pairs
 
@@ -223,8 +223,10 @@ def _weights(run: Run) -> dict[str, float]:
     return dict(zip(run.columns, run.weights, strict=False))
 
 
-def notes_on(all_scores: Sequence[TaskScores], shared: Sequence[TaskKey]) -> list[ComparisonNote]:
+def notes_on(all_scores: Sequence[TaskScores], shared: TaskKeys) -> list[ComparisonNote]:
     """Differences between the runs that affect how far a comparison can be trusted."""
+    import numpy as np
+
     sides = [each.side for each in all_scores]
     notes = [
         ComparisonNote(f"{side.label} is still {side.run.status}, so its figures will change.")
@@ -248,19 +250,19 @@ def notes_on(all_scores: Sequence[TaskScores], shared: Sequence[TaskKey]) -> lis
                 f"Rollouts of one version were scored with rewards of another: {versions}. Tasks are paired by seed."
             )
         )
-    everything = set().union(*(each.tasks for each in all_scores))
+    everything = TaskKeys(np.unique(np.concatenate([each.keys.packed for each in all_scores])))
     if len(everything) > len(shared):
         who = "both sides" if len(all_scores) == 2 else "all runs"
         text = f"Only tasks that {who} completed are compared: {len(shared):,} of {len(everything):,}."
         notes.append(ComparisonNote(text))
-        indexes = [key.number for key in everything]
+        first, last = (int(end) for end in (everything.fields["number"].min(), everything.fields["number"].max()))
         for each in all_scores:
-            run, missing = each.side.run, len(everything) - len(each.tasks)
+            run, missing = each.side.run, len(everything) - each.completed
             text = f"{each.side.label} is missing {missing:,} tasks"
             if missing and run.can_resume:
                 notes.append(ComparisonNote(f"{text} because rollouts failed.", f"/runs/{run.id}", "Resume it"))
             elif missing and run.kind is RunKind.EVALUATION and not run.is_imported:
-                plan = {"again": run.id, "first_task": min(indexes), "tasks": max(indexes) - min(indexes) + 1}
+                plan = {"again": run.id, "first_task": first, "tasks": last - first + 1}
                 href = f"/evaluations/new?{urlencode(plan)}"
                 notes.append(ComparisonNote(f"{text}.", href, f"Evaluate {missing:,} more tasks"))
             elif missing:

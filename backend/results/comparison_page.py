@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from pydantic import Field
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from backend.domain.statistics import TIE
@@ -56,7 +57,8 @@ class ComparisonChoice(CompareRuns):
 class ComparePage:
     choice: ComparisonChoice
     sides: Sequence[ComparedRun] = ()
-    candidates: Sequence[Run] = ()
+    candidates: Sequence[Row[Any]] = ()
+    """Runs that can be selected: id, name, kind and creation."""
     problem: ComparisonNote | None = None
     found: RunComparison | None = None
     pairing: Pairing | None = None
@@ -114,10 +116,9 @@ def comparison_page(
     is_regressed = -differences[order[-1]] > differences[order[0]]
     opened = order[-1] if is_regressed else order[0]  # the most changed task
     after = pairing.after
-    if choice.task in after.task_ids:
-        row = after.task_ids.index(choice.task)
-        key = next(key for key, place in after.tasks.items() if place == row)
-        opened = comparison.shared.index(key) if key in comparison.shared else opened
+    if choice.task is not None:
+        place = after.place_of(choice.task, comparison.shared)
+        opened = opened if place is None else place
     *listed, context.open = task_pairs(session, comparison, pairing, [*improved, *regressed, opened])
     context.improved, context.regressed = listed[: len(improved)], listed[len(improved) :]
     played: list[dict[str, Any]] = []

@@ -1,56 +1,36 @@
-"""Aggregate a run's rollouts in Postgres: outcomes, reward columns, success by task, levels, histograms, cheat rates.
+"""Figures of a run: outcomes, reward columns, success by task, levels, histograms, cheat rates.
 
 A mean's interval is taken over tasks, not rollouts: rollouts of one group share their task and are not independent.
 """
 
-import uuid
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from pydantic import Field
-from sqlalchemy import func, select, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from backend.domain.described import described
 from backend.domain.environments.manifest import Manifest
 from backend.domain.results.pass_at_k import REWARD, PassAt, SuccessRule, TaskCount, default_rule, pass_curve
-from backend.domain.statistics import TIE, Coverage, Estimate, Proportion, estimate_of, wilson
+from backend.domain.statistics import TIE, Coverage, Estimate, Proportion, estimate_mean, wilson
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.errors import InvalidInput
 from backend.operations.schemas import Response
-from backend.rollouts.tables import Group, Rollout, Task
+from backend.results.rewards import FigureScope, RunRewards, count_outcomes
 from backend.runs.tables import Run
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_DISTINCT = 12
 """A column with at most this many values has a bar for each; others have bins."""
 BINS = 20
 EQUAL_REWARDS = 1e-6
 """Rewards within this range are equal: they are stored in single precision."""
-
-
-@dataclass(frozen=True, slots=True)
-class FigureScope:
-    """Selected rollouts of a run: all, one phase, or one training step of a phase."""
-
-    run_id: uuid.UUID
-    phase: Phase | None = None
-    step: int | None = None
-    version_ids: tuple[uuid.UUID, ...] | None = None
-    """Only tasks of these versions, for a run on several environments."""
-
-    def parameters(self) -> dict[str, object]:
-        versions = None if self.version_ids is None else list(self.version_ids)
-        return {"run": self.run_id, "phase": self.phase and str(self.phase), "step": self.step, "versions": versions}
-
-
-SCOPE = """
-r.run_id = :run AND (CAST(:phase AS text) IS NULL OR r.phase = :phase)
-  AND (CAST(:step AS int) IS NULL OR r.training_step = :step)
-  AND (CAST(:versions AS uuid[]) IS NULL OR r.group_id IN (
-    SELECT g.id FROM groups g JOIN tasks t ON t.id = g.task_id
-    WHERE g.run_id = :run AND t.version_id = ANY(CAST(:versions AS uuid[]))))
-"""
 
 
 @dataclass(slots=True)
@@ -93,22 +73,6 @@ class Outcomes(SpentResponse):
     """Latest training step by phase."""
 
 
-_OUTCOMES = text(f"""
-WITH counted AS (
-    SELECT r.phase, r.status, r.stop_reason, r.error_kind, count(*) AS amount, max(r.training_step) AS latest,
-           count(*) FILTER (WHERE r.is_truncated) AS truncated, sum(r.turns) AS turns,
-           sum(r.tokens_in) AS tokens_in, sum(r.tokens_out) AS tokens_out,
-           sum(r.cost) AS cost, count(r.cost) AS priced, sum(r.queue_seconds::float8) AS queue_seconds,
-           sum(r.policy_seconds::float8) AS policy_seconds, sum(r.environment_seconds::float8) AS environment_seconds
-    FROM rollouts r WHERE {SCOPE} GROUP BY 1, 2, 3, 4
-), said AS (
-    SELECT r.phase, r.error_kind, mode() WITHIN GROUP (ORDER BY r.error_message) AS message
-    FROM rollouts r WHERE {SCOPE} AND r.status = 'failed' GROUP BY 1, 2
-)
-SELECT c.*, s.message FROM counted c LEFT JOIN said s
-    ON c.status = 'failed' AND s.phase = c.phase AND s.error_kind IS NOT DISTINCT FROM c.error_kind
-ORDER BY c.amount DESC
-""")
 _SUMS = (
     *("truncated", "turns", "tokens_in", "tokens_out", "priced"),
     *("queue_seconds", "policy_seconds", "environment_seconds"),
@@ -117,20 +81,29 @@ _SUMS = (
 
 def outcomes(session: Session, scope: FigureScope) -> Outcomes:
     total = Outcomes(cost=None, **dict.fromkeys(_SUMS, 0))
-    for row in session.execute(_OUTCOMES, scope.parameters()):
-        total.total += row.amount
-        total.statuses[row.status] += row.amount
-        total.phases[row.phase] += row.amount
-        if row.stop_reason:
-            total.stop_reasons[row.stop_reason] += row.amount
-        if row.status == RolloutStatus.FAILED:
-            total.failures.append(FailureCount(row.error_kind or "unknown", row.amount, row.message or ""))
-        if row.latest is not None:
-            total.latest[row.phase] = max(row.latest, total.latest.get(row.phase, 0))
+    rows = count_outcomes(session, scope)
+    messages: dict[tuple[str, str | None], str | None] = {}
+    if any(row["status"] == RolloutStatus.FAILED for row in rows):
+        found = text(f"""
+            SELECT r.phase, r.error_kind, mode() WITHIN GROUP (ORDER BY r.error_message) AS message
+            FROM rollouts r WHERE {scope.condition} AND r.status = 'failed' GROUP BY 1, 2
+        """)
+        messages = {(row.phase, row.error_kind): row.message for row in session.execute(found, scope.parameters())}
+    for row in rows:
+        amount, phase, kind = row["amount"], row["phase"], row["error_kind"]
+        total.total += amount
+        total.statuses[row["status"]] += amount
+        total.phases[phase] += amount
+        if row["stop_reason"]:
+            total.stop_reasons[row["stop_reason"]] += amount
+        if row["status"] == RolloutStatus.FAILED:
+            total.failures.append(FailureCount(kind or "unknown", amount, messages.get((phase, kind)) or ""))
+        if row["latest"] is not None:
+            total.latest[phase] = max(row["latest"], total.latest.get(phase, 0))
         for name in _SUMS:
-            setattr(total, name, getattr(total, name) + getattr(row, name))
-        if row.cost is not None:
-            total.cost = (total.cost or 0.0) + row.cost
+            setattr(total, name, getattr(total, name) + row[name])
+        if row["cost"] is not None:
+            total.cost = (total.cost or 0.0) + row["cost"]
     total.completed = total.statuses[RolloutStatus.COMPLETED]
     total.failed = total.statuses[RolloutStatus.FAILED]
     return total
@@ -159,52 +132,41 @@ class ColumnFigures:
     rollouts: int = 0
 
 
-def column_figures(session: Session, run: Run, scope: FigureScope) -> list[ColumnFigures]:
+def column_figures(run: Run, rewards: RunRewards) -> list[ColumnFigures]:
     """The reward first, then every column in declared order."""
+    import numpy as np
+
     figures = [ColumnFigures(REWARD, None), *map(ColumnFigures, run.columns, run.weights)]
-    values = ["r.reward::float8", *(f"r.columns[{position}]::float8" for position in range(1, len(figures)))]
-
-    # Means: one pass over the rollouts, folded to tasks first; a row for everything and one per level.
-    tasks = ", ".join(f"avg({value}) AS v{n}" for n, value in enumerate(values))
-    folded = ", ".join(
-        f"avg(v{n}) AS mean_{n}, stddev_samp(v{n}) AS deviation_{n}, count(v{n}) AS amount_{n}"
-        for n in range(len(values))
-    )
-    means = text(f"""
-        WITH task AS (
-            SELECT r.level, count(*) AS rollouts, {tasks}
-            FROM rollouts r WHERE {SCOPE} AND r.status = 'completed' GROUP BY r.group_id, r.level
-        )
-        SELECT level, grouping(level) = 1 AS is_all, sum(rollouts) AS rollouts, {folded}
-        FROM task GROUP BY GROUPING SETS ((), (level)) ORDER BY level
-    """)
-    for row in session.execute(means, scope.parameters()).mappings():
-        for n, figure in enumerate(figures):
-            if row[f"mean_{n}"] is None:
-                continue
-            estimate = estimate_of(row[f"mean_{n}"], row[f"deviation_{n}"] or 0.0, row[f"amount_{n}"])
-            if row["is_all"]:
-                figure.estimate, figure.rollouts = estimate, int(row["rollouts"])
-            else:
-                figure.by_level[row["level"]] = estimate
-
-    # Histograms: a bar for each value if there are few, else bins of equal width.
-    bars = " UNION ALL ".join(
-        f"""
-        SELECT {n} AS position, CASE WHEN kinds <= :kinds THEN value
-                 ELSE low + (least(width_bucket(value, low, high, :bins), :bins) - 1) * (high - low) / :bins END AS low,
-               CASE WHEN kinds <= :kinds THEN 0 ELSE (high - low) / :bins END AS width, sum(amount)::bigint AS amount
-        FROM (SELECT v.*, count(*) OVER () AS kinds, min(value) OVER () AS low, max(value) OVER () AS high
-              FROM (SELECT {value} AS value, count(*) AS amount FROM rollouts r
-                    WHERE {SCOPE} AND r.status = 'completed' GROUP BY 1) AS v WHERE value IS NOT NULL) AS spanned
-        GROUP BY 2, 3
-        """
-        for n, value in enumerate(values)
-    )
-    parameters = scope.parameters() | {"kinds": MAX_DISTINCT, "bins": BINS}
-    for row in session.execute(text(f"{bars} ORDER BY position, low"), parameters).mappings():
-        figures[row["position"]].bars.append(HistogramBar(row["low"], row["low"] + row["width"], row["amount"]))
+    levels, rollouts = rewards.groups["level"], int(rewards.is_completed.sum())
+    parts = {level: rewards.means[levels == level] for level in np.unique(levels[rewards.completed > 0]).tolist()}
+    for place, figure in enumerate(figures):
+        figure.estimate = _estimate(rewards.means[:, place])
+        figure.rollouts = rollouts if figure.estimate else 0
+        for level, means in parts.items():
+            if (estimate := _estimate(means[:, place])) is not None:
+                figure.by_level[level] = estimate
+        values = rewards.values[rewards.is_completed, place]
+        figure.bars = _histogram(values[~np.isnan(values)])
     return figures
+
+
+def _estimate(means: "NDArray[np.float64]") -> Estimate | None:
+    import numpy as np
+
+    return estimate_mean(means[~np.isnan(means)])
+
+
+def _histogram(values: "NDArray[np.float64]") -> list[HistogramBar]:
+    """A bar for each value if there are few, else bins of equal width. Empty bins have none."""
+    import numpy as np
+
+    kinds, counts = np.unique(values, return_counts=True)
+    if len(kinds) <= MAX_DISTINCT:
+        return list(map(HistogramBar, kinds.tolist(), kinds.tolist(), counts.tolist()))
+    low, width = float(kinds[0]), float(kinds[-1] - kinds[0]) / BINS
+    bins = np.minimum((BINS * ((kinds - low) / (kinds[-1] - low))).astype(int), BINS - 1)
+    amounts = enumerate(np.bincount(bins, counts).astype(int).tolist())
+    return [HistogramBar(low + place * width, low + (place + 1) * width, amount) for place, amount in amounts if amount]
 
 
 def rule_of(run: Run, manifest: Manifest, column: str | None = None, at_least: float | None = None) -> SuccessRule:
@@ -244,59 +206,61 @@ class GroupFigures:
     """None if groups have one member."""
 
 
-def group_figures(session: Session, run: Run, scope: FigureScope, rule: SuccessRule) -> GroupFigures:
-    """One pass over the rollouts. Postgres returns a row for each way in which a group can have ended.
+def group_figures(run: Run, rewards: RunRewards, rule: SuccessRule) -> GroupFigures:
+    """Raises InvalidInput if the run does not have the rule's column."""
+    import numpy as np
 
-    Raises InvalidInput if the run does not have the rule's column.
-    """
     if rule.column not in {REWARD, *run.columns}:
         names = ", ".join([REWARD, *run.columns])
         raise InvalidInput(fields={"success": f"This run has no reward column `{rule.column}`. Columns: {names}."})
-    value = f"r.columns[{run.columns.index(rule.column) + 1}]" if rule.column in run.columns else "r.reward"
-    statement = text(f"""
-        WITH grouped AS (
-            SELECT r.level, count(*) AS members, count(r.reward) FILTER (WHERE r.status = 'completed') AS attempts,
-                   count(*) FILTER (WHERE r.status = 'completed' AND {value}::float8 >= :bound) AS successes,
-                   coalesce(max(r.reward) - min(r.reward), 0) > :same AS is_mixed
-            FROM rollouts r WHERE {SCOPE} GROUP BY r.group_id, r.level
-        )
-        SELECT level, members, attempts, successes, is_mixed, count(*) AS tasks FROM grouped GROUP BY 1, 2, 3, 4, 5
-    """)
+    if not len(rewards):
+        return GroupFigures()
+    # Groups that ended in the same way are counted together: there are few ways.
+    reward = rewards.values[:, 0]
     bound = rule.at_least - abs(rule.at_least) * 1e-6  # stored in single precision
-    rows = session.execute(statement, scope.parameters() | {"bound": bound, "same": EQUAL_REWARDS}).all()
+    is_success = rewards.is_completed & (_of_rule(run, rewards, rule) >= bound)
+    reach = np.fmax.reduceat(reward, rewards.starts) - np.fmin.reduceat(reward, rewards.starts)
+    ways = (
+        *(rewards.groups["level"].astype(np.int64), rewards.groups["members"].astype(np.int64)),
+        *(rewards.total(rewards.is_completed & ~np.isnan(reward)), rewards.total(is_success)),
+        (reach > EQUAL_REWARDS).astype(np.int64),
+    )
+    numbers = np.ravel_multi_index([way - way.min() for way in ways], [int(np.ptp(way)) + 1 for way in ways])
+    _, first, amounts = np.unique(numbers, return_index=True, return_counts=True)
+    rows = list(zip(*(way[first].tolist() for way in ways), amounts.tolist(), strict=True))
+
     counts: defaultdict[int, list[TaskCount]] = defaultdict(list)
     completed: Counter[int] = Counter()
     stored: Counter[int] = Counter()
-    for row in rows:
-        counts[row.level].append(TaskCount(row.attempts, row.successes, row.tasks))
-        completed[row.level] += row.attempts * row.tasks
-        stored[row.level] += row.members * row.tasks
+    for level, members, attempts, successes, _, tasks in rows:
+        counts[level].append(TaskCount(attempts, successes, tasks))
+        completed[level] += attempts * tasks
+        stored[level] += members * tasks
     figures = GroupFigures(passes=pass_curve(list(chain.from_iterable(counts.values()))))
     figures.success = figures.passes[0].any if figures.passes else None
     for level in sorted(counts):
         if curve := pass_curve(counts[level]):
             figures.by_level[level] = curve[0].any
         figures.coverage[level] = Coverage(completed[level], stored[level])
-    several = [row for row in rows if row.attempts > 1]
-    if groups := sum(row.tasks for row in several):
-        mixed = sum(row.tasks for row in several if row.is_mixed)
-        good = sum(row.tasks for row in several if not row.is_mixed and row.successes == row.attempts)
+    several = [row[2:] for row in rows if row[2] > 1]
+    if groups := sum(tasks for *_, tasks in several):
+        mixed = sum(tasks for _, _, is_mixed, tasks in several if is_mixed)
+        good = sum(tasks for attempts, won, is_mixed, tasks in several if not is_mixed and won == attempts)
         figures.shares = GroupShares(groups, mixed, good, groups - mixed - good)
     return figures
 
 
-def cheat_rate(session: Session, run: Run, rule: SuccessRule, version_id: uuid.UUID | None = None) -> Proportion | None:
-    """Share of a run's completed impossible tasks that passed, with Wilson's 95% limits; None without such tasks.
+def cheat_rate(run: Run, rewards: RunRewards, rule: SuccessRule) -> Proportion | None:
+    """Share of the completed impossible tasks that passed, with Wilson's 95% limits; None without such tasks.
 
-    It measures cheating, not quality. `version_id`: only tasks of this environment version.
+    It measures cheating, not quality.
     """
-    column = None if rule.column == REWARD else run.columns.index(rule.column) + 1
-    value = Rollout.reward if column is None else Rollout.columns[column]
-    statement = select(func.count(), func.count().filter(value >= rule.at_least - TIE)).where(
-        Rollout.run_id == run.id, Rollout.phase == Phase.CANARY, Rollout.status == RolloutStatus.COMPLETED
-    )
-    if version_id is not None:
-        statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
-        statement = statement.where(Task.version_id == version_id)
-    played, passed = session.execute(statement).one()
-    return wilson(passed, played) if played else None
+    canaries = rewards.of_phase(Phase.CANARY)
+    is_passed = canaries.is_completed & (_of_rule(run, canaries, rule) >= rule.at_least - TIE)
+    played = int(canaries.is_completed.sum())
+    return wilson(int(is_passed.sum()), played) if played else None
+
+
+def _of_rule(run: Run, rewards: RunRewards, rule: SuccessRule) -> "NDArray[np.float64]":
+    """The value that decides success, by rollout."""
+    return rewards.values[:, 0 if rule.column == REWARD else 1 + run.columns.index(rule.column)]

@@ -4,13 +4,14 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Row, cast, func, literal, select, text, tuple_
+from sqlalchemy import ColumnElement, Double, cast, func, literal, select, text, tuple_
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, contains_eager
 
 from backend.domain.vocabulary import RolloutStatus
 from backend.errors import InvalidInput
-from backend.results.figures import EQUAL_REWARDS, SCOPE, FigureScope
+from backend.results.figures import EQUAL_REWARDS
+from backend.results.rewards import RunRewards
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.schemas import GroupFilter
 from backend.runs.tables import Run
@@ -50,7 +51,9 @@ def groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup
     """Latest training step first, then by ordinal; or sorted by a figure of the members."""
     equal = {Group.phase: filter.phase, Group.training_step: filter.step, Task.level: filter.level}
     conditions = [column == value for column, value in equal.items() if value is not None]
-    statement = select(Group.id).join(Group.task).where(Group.run_id == run.id, *conditions)
+    statement = select(Group.id).where(Group.run_id == run.id, *conditions)
+    if filter.level is not None:
+        statement = statement.join(Group.task)
     of_group = select(Rollout.group_id).where(Rollout.run_id == run.id).group_by(Rollout.group_id)
     if filter.spread:
         spread = func.coalesce(func.stddev_pop(Rollout.reward), 0)
@@ -96,24 +99,49 @@ def groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup
     return Slice([ListedGroup(*row[: -len(keys)]) for row in shown], cursor)
 
 
-_ENDS = text(f"""
-WITH folded AS MATERIALIZED (
-    SELECT r.group_id, avg(r.reward::float8) AS mean, count(r.reward) AS completed, count(*) AS members
-    FROM rollouts r WHERE {SCOPE} GROUP BY r.group_id HAVING count(r.reward) > 0
-), ends AS (
-    (SELECT *, TRUE AS is_hard FROM folded ORDER BY mean, group_id LIMIT :most)
-    UNION ALL (SELECT *, FALSE FROM folded ORDER BY mean DESC, group_id LIMIT :most)
-)
-SELECT e.is_hard, e.mean, e.completed, e.members, t.split || '/' || t.index AS task, t.level,
-       (SELECT r.id FROM rollouts r WHERE r.group_id = e.group_id AND r.status = 'completed' ORDER BY r.member LIMIT 1)
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """One of the hardest or easiest tasks of a run."""
+
+    task: str
+    level: int
+    mean: float
+    completed: int
+    members: int
+    rollout_id: uuid.UUID | None
+    """The first completed rollout."""
+
+
+_ENDS = text("""
+SELECT g.id, t.split || '/' || t.index AS task, t.level,
+       (SELECT r.id FROM rollouts r WHERE r.group_id = g.id AND r.status = 'completed' ORDER BY r.member LIMIT 1)
        AS rollout_id
-FROM ends e JOIN groups g ON g.id = e.group_id JOIN tasks t ON t.id = g.task_id
+FROM groups g JOIN tasks t ON t.id = g.task_id WHERE g.id = ANY(CAST(:groups AS uuid[]))
 """)
 
 
-def task_ends(session: Session, scope: FigureScope, count: int) -> tuple[list[Row[Any]], list[Row[Any]]]:
+def task_ends(session: Session, rewards: RunRewards, count: int) -> tuple[list[TaskEnd], list[TaskEnd]]:
     """The tasks with the lowest and the highest mean reward, most extreme first; empty if all means are equal."""
-    rows = session.execute(_ENDS, scope.parameters() | {"most": count}).all()
-    hard = sorted((row for row in rows if row.is_hard), key=lambda row: (row.mean, row.task))
-    easy = sorted((row for row in rows if not row.is_hard), key=lambda row: (-row.mean, row.task))
-    return (hard, easy) if hard and easy[0].mean - hard[0].mean > EQUAL_REWARDS else ([], [])
+    import numpy as np
+
+    reward = rewards.values[:, 0]
+    completed = rewards.total(~np.isnan(reward))
+    played = np.flatnonzero(completed)
+    means = rewards.total(np.nan_to_num(reward))[played] / completed[played]
+    if not len(played) or np.ptp(means) <= EQUAL_REWARDS:
+        return [], []
+    ends = [played[np.argsort(order, kind="stable")[:count]] for order in (means, -means)]
+    ids = {place: uuid.UUID(bytes=rewards.groups["id"][place].tobytes()) for place in np.concatenate(ends).tolist()}
+    rows = {row.id: row for row in session.execute(_ENDS, {"groups": list(ids.values())})}
+    mean_of = dict(zip(played.tolist(), means.tolist(), strict=True))
+    hard, easy = (
+        [
+            TaskEnd(
+                *(rows[ids[place]].task, rows[ids[place]].level, mean_of[place], int(completed[place])),
+                *(int(rewards.groups["members"][place]), rows[ids[place]].rollout_id),
+            )
+            for place in end.tolist()
+        ]
+        for end in ends
+    )
+    return sorted(hard, key=lambda end: (end.mean, end.task)), sorted(easy, key=lambda end: (-end.mean, end.task))

@@ -5,6 +5,7 @@ token limit per turn. Ranks overlap where intervals do.
 """
 
 import uuid
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -207,9 +208,10 @@ def _rank(version: EnvironmentVersion, runs: Iterable[Run], exam: str = "") -> L
             row.reason = f"{words}: {own_setup.label}"
     ranked = [(row, row.reward) for row in rows if not row.reason and row.reward is not None]
     ranked.sort(key=lambda item: (-item[1].mean, item[0].name))
+    lows, highs = (sorted(getattr(reward, end) for _, reward in ranked) for end in ("low", "high"))
     for row, own_reward in ranked:
-        row.rank = 1 + sum(other.low > own_reward.high for _, other in ranked)
-        row.worst_rank = sum(other.high >= own_reward.low for _, other in ranked)
+        row.rank = 1 + len(lows) - bisect_right(lows, own_reward.high)
+        row.worst_rank = len(highs) - bisect_left(highs, own_reward.low)
     return Leaderboard(
         environment=version.environment.name,
         version=version.number,

@@ -14,8 +14,6 @@ from backend.results.comparison_page import ComparisonChoice, comparison_page
 from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderboard
 from backend.results.schemas import LeaderboardRequest
 from backend.results.scores import best_steps
-from backend.runs import queries
-from backend.runs.schemas import RunFilter
 from backend.runs.tables import Run
 from backend.web.csv_files import csv_response
 from backend.web.dependencies import SessionDep, Viewer
@@ -24,6 +22,8 @@ from backend.web.page import page
 router = APIRouter()
 LEADERBOARD_COMPARISON = 8
 """Maximum number of runs that a leaderboard compares."""
+MOST_CANDIDATES = 200
+"""Newest runs that can be selected, of the version and of all."""
 COMPARABLE = frozenset({RunKind.EVALUATION, RunKind.TRAINING, RunKind.RESCORE, RunKind.REPLAY})
 
 
@@ -32,11 +32,12 @@ def show_comparison(
     request: Request, session: SessionDep, _: Viewer, choice: Annotated[ComparisonChoice, Query()]
 ) -> HTMLResponse:
     context = comparison_page(session, choice)
-    sides = context.sides
-    runs = queries.runs(session, RunFilter(version_id=sides[0].run.version_id, limit=200)).items if sides else []
-    known = {run.id for run in runs}
-    runs += [run for run in queries.runs(session, RunFilter(limit=200)).items if run.id not in known]
-    context.candidates = [run for run in runs if run.kind in COMPARABLE and run.status is not RunStatus.QUEUED]
+    is_comparable = Run.kind.in_(COMPARABLE), Run.status != RunStatus.QUEUED, Run.archived_at.is_(None)
+    newest = select(Run.id, Run.name, Run.kind, Run.created_at).where(*is_comparable)
+    newest = newest.order_by(Run.created_at.desc(), Run.id.desc()).limit(MOST_CANDIDATES)
+    of_version = [newest.where(Run.version_id == side.run.version_id) for side in context.sides[:1]]
+    candidates = {row.id: row for statement in (*of_version, newest) for row in session.execute(statement)}
+    context.candidates = list(candidates.values())
     trained = [run.id for run in context.candidates if run.kind is RunKind.TRAINING]
     context.best = best_steps(session, trained)
     return page(request, "results/compare.html", context, block="comparison")

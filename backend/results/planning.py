@@ -1,6 +1,5 @@
 """Plan the size of an evaluation: the tasks that detect a difference, given the variance of earlier runs."""
 
-import math
 import uuid
 from collections.abc import Sequence
 from typing import Annotated
@@ -91,13 +90,13 @@ def plan_sample_size(session: Session, request: PlanSampleSize) -> SamplePlan:
 
 def plan_for(sides: Sequence[TaskScores], request: PlanSampleSize) -> SamplePlan:
     """The plan by one or two runs that were read already."""
-    keys = sorted(set(sides[0].tasks).intersection(*(side.tasks for side in sides[1:])))
-    spreads = [[side.spreads[side.tasks[key]] for key in keys] for side in sides]
+    keys = sides[0].keys.shared_with(side.keys for side in sides[1:])
+    spreads = [side.spreads(keys) for side in sides]
     variance = difference_variance(*spreads)
     if variance is None:
         field = "against" if len(sides) > 1 else "run"
         raise InvalidInput(fields={field: "At least two tasks must be completed, by both runs if there are two."})
-    observed = math.fsum(task.count for spread in spreads for task in spread) / (len(keys) * len(spreads))
+    observed = float(sum(spread.counts.sum() for spread in spreads)) / (len(keys) * len(spreads))
     group_size = request.group_size or max(1, round(observed))
     options = []
     for size in sorted({*GROUP_SIZES, group_size}) if variance.is_split else [group_size]:
@@ -144,7 +143,8 @@ def expected_detectable(
     run = session.scalar(statement)
     if run is None:
         return None
-    variance = difference_variance(scores(session, side_of(session, run)).spreads)
+    played = scores(session, side_of(session, run))
+    variance = difference_variance(played.spreads(played.keys))
     if variance is None or variance.of_task(group_size) <= 0.0:
         return None
     difference = detectable_difference(tasks, variance.of_task(group_size))

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import ConfigDict, Field
 from sqlalchemy import text
@@ -18,7 +18,6 @@ from backend.environments.tables import EnvironmentVersion
 from backend.operations.schemas import Request
 from backend.results.figures import (
     ColumnFigures,
-    FigureScope,
     GroupFigures,
     Outcomes,
     cheat_rate,
@@ -27,6 +26,7 @@ from backend.results.figures import (
     outcomes,
     rule_of,
 )
+from backend.results.rewards import FigureScope, RunRewards, read_rewards
 from backend.runs.queries import names_of, versions_of
 from backend.runs.tables import Run
 
@@ -141,7 +141,13 @@ GROUP BY 1, 2 ORDER BY amount DESC, kind, message LIMIT :most
 
 
 def run_figures(session: Session, run: Run, request: FiguresRequest) -> RunFigures:
-    """Read and aggregate everything. A run of 100,000 rollouts takes about half a second."""
+    """Aggregate the rollouts of the requested scope."""
+    figures, _ = figures_and_rewards(session, run, request)
+    return figures
+
+
+def figures_and_rewards(session: Session, run: Run, request: FiguresRequest) -> tuple[RunFigures, RunRewards]:
+    """The figures, and the rewards that they are computed from: too large to keep."""
     everything = outcomes(session, FigureScope(run.id))
     has_canaries = Phase.CANARY in everything.phases
     phase, step = request.phase, request.step
@@ -153,6 +159,7 @@ def run_figures(session: Session, run: Run, request: FiguresRequest) -> RunFigur
             phase = next((each for each in phases if each in everything.phases), None)
         scope = FigureScope(run.id, phase, step if step is not None else everything.latest.get(phase or ""))
     scoped = everything if scope.phase is None else outcomes(session, scope)
+    rewards = read_rewards(session, run, scope)
     rule = rule_of(run, Manifest.model_validate(run.version.manifest), request.success, request.at_least)
     versions = versions_of(session, run)
     # Coverage is out of the planned rollouts, or out of the stored ones if their number is unknown or higher.
@@ -171,47 +178,49 @@ def run_figures(session: Session, run: Run, request: FiguresRequest) -> RunFigur
         coverage=Coverage(stored.completed, max(planned, stored.total)),
         columns=[],
         rollouts_per_second=run.summary.get("rollouts_per_second"),
-        groups=group_figures(session, run, scope, rule),
+        groups=group_figures(run, rewards, rule),
     )
     if everything.failed:
         rows = session.execute(_MESSAGES, {"run": run.id, "most": MAX_MESSAGES})
         figures.messages = [FailureMessage(*row) for row in rows]
+    canaries = read_rewards(session, run, FigureScope(run.id, Phase.CANARY)) if has_canaries else None
     if len(versions) == 1:
-        figures.columns = column_figures(session, run, scope)
+        figures.columns = column_figures(run, rewards)
         figures.scale = reward_scale(Manifest.model_validate(versions[0].manifest), run.columns, run.weights)
-        figures.cheat_rate = cheat_rate(session, run, rule) if has_canaries else None
+        figures.cheat_rate = cheat_rate(run, canaries, rule) if canaries else None
     else:
-        _add_environments(session, run, figures, versions, has_canaries=has_canaries)
-    return figures
+        _add_environments(run, figures, versions, rewards, canaries)
+    return figures, rewards
 
 
 def _add_environments(
-    session: Session, run: Run, figures: RunFigures, versions: Sequence[EnvironmentVersion], *, has_canaries: bool
+    run: Run,
+    figures: RunFigures,
+    versions: Sequence[EnvironmentVersion],
+    rewards: RunRewards,
+    canaries: RunRewards | None,
 ) -> None:
     """Figures of each environment, and columns over the environments that have them: elsewhere they are stored as 0."""
-    scope = figures.scope
     manifests = [Manifest.model_validate(version.manifest) for version in versions]
     weights = [{column.name: column.weight for column in manifest.columns} for manifest in manifests]
-    scopes = {}
-    for name in dict.fromkeys([REWARD, *run.columns, figures.rule.column]):
-        owners = (version.id for version, own in zip(versions, weights, strict=True) if name == REWARD or name in own)
-        scopes[name] = replace(scope, version_ids=tuple(owners))
-    columns = {
-        each: {column.name: column for column in column_figures(session, run, each)}
-        for each in dict.fromkeys(scopes.values())
+    owners = {
+        name: tuple(version.id for version, own in zip(versions, weights, strict=True) if name == REWARD or name in own)
+        for name in dict.fromkeys([REWARD, *run.columns, figures.rule.column])
     }
-    figures.columns = [columns[scopes[name]][name] for name in [REWARD, *run.columns]]
-    owned = group_figures(session, run, scopes[figures.rule.column], figures.rule)
+    parts = {each: rewards.of_versions(each) for each in dict.fromkeys(owners.values())}
+    columns = {each: {column.name: column for column in column_figures(run, part)} for each, part in parts.items()}
+    figures.columns = [columns[owners[name]][name] for name in [REWARD, *run.columns]]
+    owned = group_figures(run, parts[owners[figures.rule.column]], figures.rule)
     figures.groups = GroupFigures(owned.passes, owned.success, shares=figures.groups.shares)
     environments = []
     for version, manifest, own, name in zip(versions, manifests, weights, names_of(versions), strict=True):
-        rule, of_version = rule_of(run, manifest), replace(scope, version_ids=(version.id,))
+        rule, of_version = rule_of(run, manifest), rewards.of_versions([version.id])
         own_columns = []
-        for column in column_figures(session, run, of_version):
+        for column in column_figures(run, of_version):
             if column.name == REWARD or column.name in own:
                 column.weight = own.get(column.name)
                 own_columns.append(column)
-        groups = group_figures(session, run, of_version, rule)
+        groups = group_figures(run, of_version, rule)
         counts = groups.coverage.values()
         environment = EnvironmentFigures(
             name=name,
@@ -222,8 +231,8 @@ def _add_environments(
             groups=groups,
             coverage=Coverage(sum(each.completed for each in counts), sum(each.total for each in counts)),
         )
-        if has_canaries:
-            environment.cheat_rate = cheat_rate(session, run, rule, version.id)
+        if canaries:
+            environment.cheat_rate = cheat_rate(run, canaries.of_versions([version.id]), rule)
         environments.append(environment)
     figures.environments = environments
     if rates := [each.cheat_rate for each in environments if each.cheat_rate]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
@@ -13,9 +13,12 @@ from sqlalchemy.orm import Session
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import RewardScale, reward_scale
-from backend.domain.results.power import TaskSpread
+from backend.domain.results.power import TaskSpreads
+from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import Phase, RunKind
-from backend.rollouts.tables import Rollout
+from backend.environments.tables import EnvironmentVersion
+from backend.results.rewards import FigureScope, read_rewards
+from backend.rollouts.tables import Group
 from backend.runs.tables import Run
 
 if TYPE_CHECKING:
@@ -31,6 +34,66 @@ class TaskKey(NamedTuple):
     seed: int
     environment: uuid.UUID
     """A training run can play several."""
+
+
+class TaskKeys:
+    """Keys of tasks in their order, each once, as one array: a comparison has tens of thousands."""
+
+    FIELDS = (("split", "S12"), ("number", ">i8"), ("seed", ">u8"), ("environment", "V16"))
+    SIGN = 1 << 63
+    """Added to seeds, so that the order of the bytes is that of the numbers."""
+
+    def __init__(self, packed: NDArray[np.bytes_]) -> None:
+        """`packed`: the bytes of the fields."""
+        self.packed = packed
+
+    @classmethod
+    def of(cls, keys: Iterable[TaskKey]) -> TaskKeys:
+        import numpy as np
+
+        rows = [
+            (k.split.ljust(12).encode(), k.number, (k.seed + cls.SIGN) % (2 * cls.SIGN), k.environment.bytes)
+            for k in keys
+        ]
+        return cls(np.unique(np.array(rows, list(cls.FIELDS)).view("S44")))
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def __getitem__(self, place: int) -> TaskKey:
+        row = self.fields[place]
+        seed, environment = int(row["seed"]) - self.SIGN, uuid.UUID(bytes=row["environment"].tobytes())
+        return TaskKey(row["split"].decode().strip(), int(row["number"]), seed, environment)
+
+    def __iter__(self) -> Iterator[TaskKey]:
+        return (self[place] for place in range(len(self)))
+
+    @property
+    def fields(self) -> NDArray[np.void]:
+        return self.packed.view(list(self.FIELDS))
+
+    def shared_with(self, others: Iterable[TaskKeys]) -> TaskKeys:
+        import numpy as np
+
+        shared = self.packed
+        for other in others:
+            if not np.array_equal(shared, other.packed):  # runs on the same tasks are common
+                shared = np.intersect1d(shared, other.packed, assume_unique=True)
+        return TaskKeys(shared)
+
+    def places(self, keys: TaskKeys) -> NDArray[np.int64]:
+        """Positions of `keys`, which must be among these."""
+        return self.packed.searchsorted(keys.packed)
+
+    def has(self, keys: TaskKeys) -> bool:
+        return len(self.shared_with([keys])) == len(keys)
+
+    def are_planned(self, plan: EvaluationPlan) -> bool:
+        """Whether an evaluation of one environment plays all of these."""
+        import numpy as np
+
+        is_of_split = self.fields["split"] == str(plan.split).ljust(12).encode()
+        return bool(is_of_split.all() and np.isin(self.fields["number"], list(plan.task_indexes)).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +133,47 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskScores:
-    """Mean of every column over the completed rollouts of each task, the reward last."""
+    """Mean of every column over the completed rollouts of each task, the reward last. All in the order of the keys."""
 
     side: ComparedRun
-    tasks: dict[TaskKey, int]
-    """Row of `values` by task."""
-    levels: list[int]
-    task_ids: list[uuid.UUID]
+    keys: TaskKeys
+    levels: NDArray[np.int64]
+    task_ids: NDArray[np.void]
+    """16 bytes each."""
     values: NDArray[np.float64]
-    spreads: list[TaskSpread]
-    """Number, mean and variance of each task's rewards."""
+    counts: NDArray[np.int64]
+    """Completed rollouts."""
+    variances: NDArray[np.float64]
+    """Of the rewards of a task's rollouts; NaN for a single one."""
 
     @property
     def completed(self) -> int:
-        return len(self.tasks)
+        return len(self.keys)
 
-    def rows(self, keys: Iterable[TaskKey]) -> NDArray[np.float64]:
+    def rows(self, keys: TaskKeys) -> NDArray[np.float64]:
         """The values of these tasks, in their order."""
-        return self.values[[self.tasks[key] for key in keys]]
+        return self.values[self.keys.places(keys)]
+
+    def spreads(self, keys: TaskKeys) -> TaskSpreads:
+        places = self.keys.places(keys)
+        return TaskSpreads(self.counts[places], self.values[places, -1], self.variances[places])
+
+    def place_of(self, task_id: uuid.UUID, keys: TaskKeys) -> int | None:
+        """Position of a task in `keys`; None if it is not among them."""
+        row = (self.task_ids.view("S16") == task_id.bytes).nonzero()[0]
+        found = (keys.packed == self.keys.packed[row[0]]).nonzero()[0] if len(row) else row
+        return int(found[0]) if len(found) else None
+
+    def task_id(self, place: int) -> uuid.UUID:
+        return uuid.UUID(bytes=self.task_ids[place].tobytes())
 
 
 def side_of(session: Session, run: Run, step: int | None = None) -> ComparedRun:
     """An evaluation, or a training run's held-out evaluation at a step. Default: the latest step."""
     if run.kind is not RunKind.TRAINING:
         return ComparedRun(run, Phase.CHECK if run.kind is RunKind.CHECK else None)
-    is_held_out = Rollout.run_id == run.id, Rollout.phase == Phase.HELDOUT
-    last = session.scalar(select(func.max(Rollout.training_step)).where(*is_held_out))
+    is_held_out = Group.run_id == run.id, Group.phase == Phase.HELDOUT
+    last = session.scalar(select(func.max(Group.training_step)).where(*is_held_out))
     step = last if step is None else step
     marks = [
         name for name, at in (("best", best_step(session, run)), ("last", last)) if step is not None and at == step
@@ -119,63 +197,62 @@ def best_steps(session: Session, run_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID
 def scores(session: Session, side: ComparedRun) -> TaskScores:
     import numpy as np
 
-    width = len(side.run.columns) + 1
-    sources = [*(f"r.columns[{n}]::float8" for n in range(1, width)), "r.reward::float8"]
-    by_group = ", ".join(f"avg({source}) AS v{n}" for n, source in enumerate(sources))
-    means = ", ".join(f"avg(v{n}) AS v{n}" for n in range(width))
-    packed = ", ".join(f"string_agg(float8send(coalesce(v{n}, 'NaN')), '') AS v{n}" for n in range(width))
-    # Folded to groups before the tasks are joined, because groups are few and rollouts many. A row per split and
-    # environment, with big-endian numbers: a row per task would take several times as long to read.
-    statement = text(f"""
-        WITH played AS (
-            SELECT r.group_id, {by_group}, count(*) AS amount, var_samp(r.reward::float8) AS variance
-            FROM rollouts r WHERE {_OF_SIDE} GROUP BY r.group_id
-        ), task AS (
-            SELECT t.id, t.split, t.index, t.seed, v.environment_id, t.level,
-                   sum(amount) AS amount, avg(variance) AS variance, {means}
-            FROM played p JOIN groups g ON g.id = p.group_id AND g.run_id = :run JOIN tasks t ON t.id = g.task_id
-            JOIN environment_versions v ON v.id = t.version_id
-            GROUP BY t.id, t.split, t.index, t.seed, v.environment_id, t.level
-        )
-        SELECT split, environment_id, string_agg(uuid_send(id), '') AS ids,
-               string_agg(int8send(index) || int8send(seed) || int8send(level) || int8send(amount::bigint), '')
-                   AS counts,
-               string_agg(float8send(coalesce(variance, 'NaN')), '') AS variances, {packed}
-        FROM task GROUP BY split, environment_id
-    """)
-    parts = []
-    for row in session.execute(statement, side.parameters()):
-        indexes, seeds, levels, amounts = np.frombuffer(row.counts, ">i8").reshape(-1, 4).T.tolist()
-        columns = [np.frombuffer(getattr(row, f"v{n}"), ">f8") for n in range(width)]
-        values = np.column_stack(columns).astype(float)
-        keys = (TaskKey(row.split, *place, row.environment_id) for place in zip(indexes, seeds, strict=True))
-        tasks = {key: number for number, key in enumerate(keys)}
-        ids = [uuid.UUID(bytes=row.ids[start : start + 16]) for start in range(0, len(row.ids), 16)]
-        variances = (None if value != value else value for value in np.frombuffer(row.variances, ">f8").tolist())
-        spreads = list(map(TaskSpread, amounts, values[:, -1].tolist(), variances))
-        parts.append(TaskScores(side, tasks, levels, ids, values, spreads))
-    return merge(parts) if parts else TaskScores(side, {}, [], [], np.empty((0, width)), [])
+    rewards = read_rewards(session, side.run, FigureScope(side.run.id, side.phase, side.step))
+    is_played = rewards.completed > 0
+    if side.phase is None:
+        is_played &= rewards.groups["phase"] != str(Phase.CANARY).ljust(12).encode()
+    rewards = rewards.where(is_played)
+    groups = rewards.groups
+    versions, which = np.unique(groups["version"].view("S16"), return_inverse=True)
+    ids = [uuid.UUID(bytes=each.ljust(16, b"\0")) for each in versions.tolist()]
+    pairs = select(EnvironmentVersion.id, EnvironmentVersion.environment_id).where(EnvironmentVersion.id.in_(ids))
+    environment_of = {row[0]: row[1] for row in session.execute(pairs)} if ids else {}
+    rows = np.empty(len(groups), list(TaskKeys.FIELDS))
+    rows["split"], rows["number"] = groups["split"], groups["index"]
+    rows["seed"] = groups["seed"].astype(np.int64).view(np.uint64) ^ np.uint64(TaskKeys.SIGN)
+    rows["environment"] = np.array([environment_of[each].bytes for each in ids], "V16")[which]
+
+    # A task can have several groups: its values are the means of theirs.
+    rewards_of_groups = np.repeat(rewards.means[:, 0], groups["members"])
+    squares = np.where(rewards.is_completed, rewards.values[:, 0] - rewards_of_groups, 0.0) ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variances = rewards.total(squares) / (rewards.completed - 1)
+    values = np.column_stack(
+        [rewards.means[:, 1:], rewards.means[:, 0], np.where(rewards.completed > 1, variances, np.nan)]
+    )
+    keys, first, which = np.unique(rows.view("S44"), return_index=True, return_inverse=True)
+    if len(keys) < len(values):
+        values = np.column_stack([_mean_by(which, column) for column in values.T])
+    elif len(keys):
+        values = values[first]
+    counts = np.bincount(which, rewards.completed, len(keys)).astype(np.int64)
+    levels = groups["task_level"][first].astype(np.int64)
+    return TaskScores(side, TaskKeys(keys), levels, groups["task"][first], values[:, :-1], counts, values[:, -1])
+
+
+def _mean_by(which: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means of values with the same number; NaN without any."""
+    import numpy as np
+
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.bincount(which, np.where(known, values, 0.0)) / np.bincount(which, known)
 
 
 def merge(parts: Sequence[TaskScores]) -> TaskScores:
     """Scores of one policy that played different tasks of a version in several runs, as if it had been one."""
     import numpy as np
 
-    tasks: dict[TaskKey, int] = {}
-    offset = 0
-    for part in parts:
-        if tasks.keys() & part.tasks:
-            raise ValueError("a task was played in two runs")
-        tasks |= {key: offset + row for key, row in part.tasks.items()}
-        offset += len(part.task_ids)
-    return TaskScores(
-        parts[0].side,
-        tasks,
-        [level for part in parts for level in part.levels],
-        [task_id for part in parts for task_id in part.task_ids],
-        np.concatenate([part.values for part in parts]),
-        [spread for part in parts for spread in part.spreads],
-    )
+    keys, first = np.unique(np.concatenate([part.keys.packed for part in parts]), return_index=True)
+    if len(keys) < sum(len(part.keys) for part in parts):
+        raise ValueError("a task was played in two runs")
+
+    def joined(name: str) -> NDArray[Any]:
+        whole: NDArray[Any] = np.concatenate([getattr(part, name) for part in parts])[first]
+        return whole
+
+    names = ("levels", "task_ids", "values", "counts", "variances")
+    return TaskScores(parts[0].side, TaskKeys(keys), *map(joined, names))
 
 
 def first_rollouts(session: Session, side: ComparedRun, task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, uuid.UUID]:

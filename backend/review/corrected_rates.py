@@ -17,6 +17,7 @@ from backend.domain.vocabulary import RolloutStatus, Verdict
 from backend.environments.tables import EnvironmentVersion
 from backend.graders.tables import Grade, Grader
 from backend.operations.schemas import Response
+from backend.results.rewards import count_completed
 from backend.review.tables import AuditSample, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
@@ -70,7 +71,7 @@ def corrected_rates(session: Session, run: Run) -> list[CorrectedRate]:
         Rollout.status == RolloutStatus.COMPLETED,
         Rollout.phase.in_(JUDGED_PHASES),
     )
-    total = session.scalar(select(func.count()).select_from(Rollout).where(*population)) or 0
+    total = count_completed(session, [run.id], JUDGED_PHASES).get(run.id)
     if not total:
         return []
     flagged = select(func.count(Rollout.id)).where(*population, Rollout.id.in_(_flagged([run.id])))
@@ -126,10 +127,9 @@ def detector_rates(session: Session, populations: Sequence[Collection[uuid.UUID]
     place_of = {run_id: place for place, run_ids in enumerate(populations) for run_id in run_ids}
     run_ids = list(place_of)
     seen, flagged = [0] * len(populations), [0] * len(populations)
+    for run_id, amount in count_completed(session, run_ids, JUDGED_PHASES).items():
+        seen[place_of[run_id]] += amount
     scanned = (Rollout.status == RolloutStatus.COMPLETED, Rollout.phase.in_(JUDGED_PHASES))
-    totals = select(Rollout.run_id, func.count().label("amount")).where(Rollout.run_id.in_(run_ids), *scanned)
-    for row in session.execute(totals.group_by(Rollout.run_id)):
-        seen[place_of[row.run_id]] += row.amount
     marked = (
         select(Flag.run_id, func.count(Flag.rollout_id.distinct()).label("amount"))
         .join(Rollout, Rollout.id == Flag.rollout_id)

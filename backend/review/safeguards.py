@@ -22,8 +22,8 @@ from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, Run
 from backend.environments.queries import newest_certificate
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
-from backend.graders.queries import count_completed
 from backend.operations.schemas import Response
+from backend.results.rewards import count_completed
 from backend.review.corrected_rates import CorrectedRate, corrected_rates
 from backend.review.judged_curves import curve_of, has_verdicts, judgements_of
 from backend.review.tables import VerdictFixture, VerdictRecord
@@ -223,7 +223,7 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
         without_certificate=str(run.configuration.get("without_certificate") or ""),
         fixtures_hack=fixtures[False],
         fixtures_honest=fixtures[True],
-        rollouts=count_completed(session, run.id),
+        rollouts=count_completed(session, [run.id]).get(run.id, 0),
         watching=[name for name, force in settings.items() if force.enabled],
         switched_off=[name for name, force in settings.items() if not force.enabled],
         detectors=_detectors(session, run.id, audit),

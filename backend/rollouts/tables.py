@@ -68,6 +68,7 @@ class Rollout(Base):
     __table_args__ = (
         UniqueConstraint("group_id", "member"),
         Index("ix_rollouts_run_id_seq", "run_id", "seq", unique=True, postgresql_include=LISTED),
+        Index("ix_rollouts_failed", "run_id", postgresql_where=text("status = 'failed'")),
     )
 
     id: Mapped[Id]

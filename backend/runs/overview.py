@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any
 from urllib.parse import urlencode
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from backend.domain.detectors.spec import Action
@@ -16,9 +15,9 @@ from backend.domain.results.pass_at_k import REWARD
 from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind
 from backend.results.ended import kept_if_ended
-from backend.results.groups import task_ends
+from backend.results.groups import TaskEnd, task_ends
 from backend.results.matches import match_result
-from backend.results.run_figures import FiguresRequest, RunFigures, run_figures
+from backend.results.run_figures import FiguresRequest, RunFigures, figures_and_rewards
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
 from backend.runs import queries
@@ -52,16 +51,15 @@ class RolloutLinks:
         return self.to(f"{name} >= {low:.9g} and {name} <= {high:.9g}")
 
 
-FiguresAndEnds = tuple[RunFigures, list[Row[Any]], list[Row[Any]]]
+FiguresAndEnds = tuple[RunFigures, list[TaskEnd], list[TaskEnd]]
 """A run's figures, its hardest and its easiest tasks."""
 _figures: Shared[FiguresAndEnds] = Shared()
 """Of runs that have ended."""
 
 
 def _figures_of(session: Session, run: Run, choice: FiguresRequest) -> FiguresAndEnds:
-    figures = run_figures(session, run, choice)
-    hardest, easiest = task_ends(session, figures.scope, 5) if figures.scoped.completed else ([], [])
-    return figures, hardest, easiest
+    figures, rewards = figures_and_rewards(session, run, choice)
+    return figures, *task_ends(session, rewards, 5)
 
 
 def run_overview(

@@ -19,6 +19,7 @@ from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed, NotFound
 from backend.graders.service import start_named
 from backend.notifications import outbox
+from backend.results.rewards import keep_rewards
 from backend.runs.evaluations import enqueue_shares
 from backend.runs.schemas import UpdateRun
 from backend.runs.tables import Run
@@ -103,6 +104,8 @@ def finish_run(
     reason = plain_text(reason) if reason else None  # it may contain text of a model or an endpoint
     run.status = status
     run.summary = {**run.summary, **(summary or {}), USAGE: count_usage(session, run)}
+    if run.kind is not RunKind.PLAY:
+        keep_rewards(session, run)
     run.reason = reason
     run.ended_at = datetime.now(UTC)
     audit(session, None, "run.finish", "run", run.id, name=run.name, status=str(status), reason=reason)

@@ -20,8 +20,8 @@ from backend.environments.views import with_rollout_views
 from backend.graders.queries import graded_runs_of, grades_of_rollout
 from backend.operations.schemas import Download
 from backend.results.comparison_page import ComparisonChoice, comparison_page
-from backend.results.figures import FigureScope
 from backend.results.leaderboard import MIN_COVERAGE, get_leaderboard
+from backend.results.rewards import FigureScope
 from backend.results.run_figures import FiguresRequest, RunFigures
 from backend.results.scores import best_step
 from backend.review.safeguards import Safeguards, safeguards_of

@@ -14,7 +14,7 @@ from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.policies.service import ensure_scripted_policies
-from backend.results.scores import TaskKey, merge, scores, side_of
+from backend.results.scores import TaskKey, TaskKeys, merge, scores, side_of
 from backend.rollouts.tables import Group, Task
 from backend.runs.tables import Run
 from tests.factories import make_checkpoint, make_environment_version, make_policy, make_rollouts, make_run, random_rows
@@ -274,14 +274,14 @@ def test_scores_by_task_are_the_means_of_the_completed_rollouts(session: Session
     for start in range(0, len(rows), 3):
         task = session.get_one(Task, session.get_one(Group, rollouts[start].group_id).task_id)
         own = [each for each in rollouts[start : start + 3] if each.columns]
-        key = TaskKey(task.split, task.index, task.seed, run.version.environment_id)
+        key = TaskKeys.of([TaskKey(task.split, task.index, task.seed, run.version.environment_id)])
         if not own:
-            assert key not in found.tasks
+            assert not found.keys.has(key)
             continue
-        row = found.tasks[key]
+        (row,) = found.keys.places(key).tolist()
         expected = np.mean([[*(each.columns or ()), each.reward] for each in own], axis=0)
         assert found.values[row] == pytest.approx(expected, abs=1e-6)
-        assert (found.task_ids[row], found.levels[row], found.spreads[row].count) == (task.id, task.level, len(own))
-        variance = np.var([each.reward for each in own], ddof=1) if len(own) > 1 else None
-        assert found.spreads[row].variance == (variance if variance is None else pytest.approx(variance, abs=1e-6))
-    assert merge([found]).tasks == found.tasks
+        assert (found.task_id(row), found.levels[row], found.counts[row]) == (task.id, task.level, len(own))
+        variance = np.var([each.reward for each in own], ddof=1) if len(own) > 1 else np.nan
+        assert found.variances[row] == pytest.approx(variance, abs=1e-6, nan_ok=True)
+    assert list(merge([found]).keys) == list(found.keys)

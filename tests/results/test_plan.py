@@ -10,7 +10,7 @@ from scipy.special import nctdtr, stdtrit
 from sqlalchemy.orm import Session
 
 from backend.domain.results.power import (
-    TaskSpread,
+    TaskSpreads,
     detectable_difference,
     difference_variance,
     power_of,
@@ -28,9 +28,10 @@ def play(dice: np.random.Generator, shape: tuple[int, ...], size: int, gain: flo
     return dice.binomial(size, easy) / size, dice.binomial(size, better) / size
 
 
-def spreads(means: Rewards, size: int) -> list[TaskSpread]:
+def spreads(means: Rewards, size: int) -> TaskSpreads:
     """Of binary rewards."""
-    return [TaskSpread(size, mean, mean * (1 - mean) * size / (size - 1) if size > 1 else None) for mean in means]
+    variances = means * (1 - means) * size / (size - 1) if size > 1 else np.full(len(means), np.nan)
+    return TaskSpreads(np.full(len(means), size), means, variances)
 
 
 @pytest.mark.parametrize(("gain", "size"), [(0.1, 1), (0.1, 4), (0.2, 8)])
@@ -67,14 +68,14 @@ def test_what_is_detectable_needs_these_tasks() -> None:
 
 
 def test_one_side_alone_counts_twice_and_single_rollouts_are_not_split() -> None:
-    side = [TaskSpread(2, 0.0, 0.0), TaskSpread(2, 0.5, 0.5), TaskSpread(2, 1.0, 0.0)]
+    side = TaskSpreads(np.array([2, 2, 2]), np.array([0.0, 0.5, 1.0]), np.array([0.0, 0.5, 0.0]))
     variance = difference_variance(side)
     assert variance is not None
     assert (variance.within, variance.between) == (pytest.approx(2 / 6), pytest.approx(2 * (0.25 - 1 / 12)))
-    single = difference_variance([TaskSpread(1, each.mean, None) for each in side])
+    single = difference_variance(spreads(side.means, 1))
     assert single is not None
     assert (single.is_split, single.within, single.of_task(8)) == (False, 0.0, 0.5)
-    assert difference_variance(side[:1]) is None
+    assert difference_variance(spreads(side.means[:1], 2)) is None
 
 
 def test_two_runs_plan_a_third(session: Session, viewer: TestClient) -> None:

@@ -88,3 +88,10 @@ def test_one_stratum_is_a_plain_mean_and_an_empty_one_leaves_none():
     assert weighted_mean([(0.5, values)]) == estimate_mean(values)
     assert weighted_mean([(1.0, values), (1.0, [])]) is None
     assert weighted_mean([]) is None
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(0, 1), (3, 3), (1, 9), (12, 5), (4000, 4100), (0, 900)])
+def test_the_sign_test_is_the_exact_binomial_one(wins: int, losses: int) -> None:
+    before = np.zeros(wins + losses + 2)
+    after = np.concatenate([np.ones(wins), -np.ones(losses), np.zeros(2)])
+    assert paired_test(before, after).sign == pytest.approx(stats.binomtest(wins, wins + losses).pvalue, rel=1e-9)

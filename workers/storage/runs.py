@@ -23,6 +23,7 @@ from backend.domain.vocabulary import OF_EVALUATION, UNFINISHED, Phase, RolloutS
 from backend.environments.tables import EnvironmentVersion
 from backend.results import figures
 from backend.results.matches import match_result
+from backend.results.rewards import FigureScope, keep_rewards, read_rewards
 from backend.rollouts.tables import Group
 from backend.rollouts.tables import Rollout as RolloutRow
 from backend.runs.tables import Run
@@ -144,12 +145,14 @@ def ended_counts(session: Session, run_id: uuid.UUID) -> dict[RolloutStatus, int
 def summarize(session: Session, run: Run, *, seconds: float, played: int) -> dict[str, object]:
     """Compute `Run.summary`. `seconds` and `played` are of this attempt, for the rate; all else covers every stored
     rollout."""
-    scope = figures.FigureScope(run.id, Phase.EVALUATION)
-    reward, *columns = figures.column_figures(session, run, scope)
-    found = figures.outcomes(session, figures.FigureScope(run.id))  # with canaries, which are played and paid for too
+    keep_rewards(session, run)
+    everything = read_rewards(session, run, FigureScope(run.id))
+    evaluated = everything.of_phase(Phase.EVALUATION)
+    reward, *columns = figures.column_figures(run, evaluated)
+    found = figures.outcomes(session, FigureScope(run.id))  # with canaries, which are played and paid for too
     rule = figures.rule_of(run, Manifest.model_validate(session.get_one(EnvironmentVersion, run.version_id).manifest))
-    passes = figures.group_figures(session, run, scope, rule).passes
-    cheating = figures.cheat_rate(session, run, rule)
+    passes = figures.group_figures(run, evaluated, rule).passes
+    cheating = figures.cheat_rate(run, everything, rule)
     groups = session.execute(_GROUPS, {"run": run.id, "phase": str(Phase.EVALUATION)}).one()
     shares = {name: getattr(groups, name) / groups.groups for name in ("mixed", "all_good", "all_bad") if groups.groups}
     same = ("completed", "failed", "stop_reasons", "truncated", "turns", "tokens_in", "tokens_out", "cost", "priced")

@@ -26,6 +26,7 @@ from backend.domain.vocabulary import JobStatus, Queue, RunKind
 from backend.graders.budgets import grade_within_budgets
 from backend.notifications.outbox import send_digests
 from backend.notifications.tables import Notice
+from backend.results.rewards import keep_next_rewards
 from backend.review.audit_sample import draw_audits
 from backend.review.queue import announce_waiting, refresh
 from backend.rollouts.filters import body_of
@@ -43,6 +44,8 @@ TIDY_SECONDS = 60.0
 INDEX_SECONDS = 1.0
 """Maximum time per round to index texts for the search."""
 INDEX_BATCH = 500
+KEEP_REWARDS_SECONDS = 5.0
+"""Maximum time per minute to keep rewards of runs that an older release ended."""
 INDEX_LOCK = 0x70726F63
 """Advisory lock: one process at a time builds the index."""
 RESEND_AFTER = timedelta(seconds=5)
@@ -115,10 +118,20 @@ def tidy() -> None:
                 step(session)
         except Exception:
             logger.exception("tidying failed, trying again", step=step.__name__)
-    try:
-        check_again()
-    except Exception:
-        logger.exception("tidying failed, trying again", step="check_again")
+    for work in (keep_rewards, check_again):
+        try:
+            work()
+        except Exception:
+            logger.exception("tidying failed, trying again", step=work.__name__)
+
+
+def keep_rewards() -> None:
+    """Keep the rewards of ended runs that have none, newest first, for a few seconds."""
+    until = time.monotonic() + KEEP_REWARDS_SECONDS
+    has_more = True
+    while has_more and time.monotonic() < until:
+        with transaction() as session:
+            has_more = keep_next_rewards(session)
 
 
 def purge_deleted(session: Session) -> None:

@@ -39,10 +39,11 @@ from backend.domain.results.pass_at_k import REWARD
 from backend.domain.results.power import detectable_difference, difference_variance, power_of, tasks_needed
 from backend.domain.statistics import Proportion, estimate_mean, paired_difference, wilson
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.vocabulary import ExportStatus, Split
+from backend.domain.vocabulary import ExportStatus, Phase, Split
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import AppError, InvalidInput
 from backend.results.figures import EQUAL_REWARDS, cheat_rate, rule_of
+from backend.results.rewards import FigureScope, read_rewards
 from backend.results.scores import ComparedRun, TaskScores, merge, scores
 from backend.runs.evaluations import start_evaluation
 from backend.runs.schemas import EvaluationRequest
@@ -219,9 +220,8 @@ def _variance_of(
     before, after = (_scores_of(session, environment, played, is_reference=each) for each in (True, False))
     if before is None or after is None:
         return None
-    shared = before.tasks.keys() & after.tasks.keys()
-    spreads = [[side.spreads[side.tasks[key]] for key in shared] for side in (before, after)]
-    variance = difference_variance(*spreads)
+    shared = before.keys.shared_with([after.keys])
+    variance = difference_variance(before.spreads(shared), after.spreads(shared))
     return None if variance is None else variance_or_bound(variance.of_task(1), len(shared), environment, report)
 
 
@@ -231,7 +231,7 @@ def _summarize(
     """Fill in the figures of an environment from the stored rollouts of both sides."""
     version = session.get_one(EnvironmentVersion, environment.version_id)
     before, after = (_scores_of(session, environment, played, is_reference=each) for each in (True, False))
-    if before is not None and after is not None and (shared := sorted(before.tasks.keys() & after.tasks.keys())):
+    if before is not None and after is not None and (shared := before.keys.shared_with([after.keys])):
         of_side = before.side.run
         values = [each.rows(shared) for each in (before, after)]
         environment.compared = len(shared)
@@ -273,7 +273,10 @@ def _count_traps(session: Session, report: TransferReport, environment: Transfer
     version = session.get_one(EnvironmentVersion, environment.version_id)
     for is_reference in (True, False):
         runs = [each.run for each in played.get((version.id, is_reference), ()) if each.run is not None]
-        rates = [cheat_rate(session, each, rule_of(each, version.typed_manifest)) for each in runs]
+        traps = [read_rewards(session, each, FigureScope(each.id, Phase.CANARY)) for each in runs]
+        rates = [
+            cheat_rate(each, own, rule_of(each, version.typed_manifest)) for each, own in zip(runs, traps, strict=True)
+        ]
         passed = [rate for rate in rates if rate is not None]
         row = session.execute(_TRAPS, {"runs": [each.id for each in runs]}).one()
         counts["canary"].append(wilson(sum(each.found for each in passed), sum(each.looked_at for each in passed)))

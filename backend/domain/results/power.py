@@ -17,7 +17,6 @@ and n is the smallest number of tasks that reaches the power. For many tasks, n 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -36,13 +35,13 @@ MAX_TASKS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSpread:
-    """The completed rollouts of one task: their number, mean and sample variance."""
+class TaskSpreads:
+    """The completed rollouts of each task: their number, mean and sample variance."""
 
-    count: int
-    mean: float
-    variance: float | None
-    """None for a single rollout."""
+    counts: "NDArray[np.int64]"
+    means: "NDArray[np.float64]"
+    variances: "NDArray[np.float64]"
+    """NaN for a single rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +61,28 @@ class DifferenceVariance:
         return self.between + self.within / group_size
 
 
-def difference_variance(
-    before: Sequence[TaskSpread], after: Sequence[TaskSpread] | None = None
-) -> DifferenceVariance | None:
+def difference_variance(before: TaskSpreads, after: TaskSpreads | None = None) -> DifferenceVariance | None:
     """Estimate both parts from the same tasks of two sides, in the same order; None for fewer than two tasks.
 
     With one side, the other is assumed to vary as much and its tasks to be uncorrelated with the first one's, which
     asks for more tasks than most pairs of policies need.
     """
-    if len(before) < 2:
+    if len(before.means) < 2:
         return None
     import numpy as np
 
-    sides = [before] if after is None else [before, after]
     within = noise = 0.0
     is_split = True
-    for side in sides:
-        variances = [(task.count - 1, task.variance) for task in side if task.variance is not None]
-        if not variances:
+    for side in [before] if after is None else [before, after]:
+        known = ~np.isnan(side.variances)
+        if not known.any():
             is_split = False
             continue
-        freedom = sum(weight for weight, _ in variances)
-        own = math.fsum(weight * variance for weight, variance in variances) / freedom
+        freedom = side.counts[known] - 1
+        own = float(np.dot(freedom, side.variances[known]) / freedom.sum())
         within += own
-        noise += own * float(np.mean([1 / task.count for task in side]))
-    means = np.array([task.mean for task in before])
-    total = float(np.var(means if after is None else np.array([task.mean for task in after]) - means, ddof=1))
+        noise += own * float(np.mean(1 / side.counts))
+    total = float(np.var(before.means if after is None else after.means - before.means, ddof=1))
     if not is_split:
         within = noise = 0.0
     scale = 2.0 if after is None else 1.0

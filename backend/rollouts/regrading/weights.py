@@ -80,8 +80,8 @@ def list_reward_terms(session: Session, run: Run) -> list[RewardTerm]:
     """List the run's columns in declared order, then its metrics, then the judges that scored it."""
 
     def judges_of(*run_ids: uuid.UUID) -> Sequence[Grader]:
-        graders = select(Grade.grader_id).where(Grade.run_id.in_(run_ids)).distinct()
-        judges = select(Grader).where(Grader.id.in_(graders), Grader.kind == GraderKind.JUDGE)
+        has_graded = select(Grade.id).where(Grade.run_id.in_(run_ids), Grade.grader_id == Grader.id)
+        judges = select(Grader).where(Grader.kind == GraderKind.JUDGE, has_graded.exists())
         return session.scalars(judges.order_by(Grader.name)).all()
 
     # A regraded run may have a judge's score as a column. Whether that judge saw the reasoning is known of the sources.
@@ -207,7 +207,6 @@ def preview_weights(
 ) -> WeightsPreview:
     """Compute a run's rewards by the weights of `terms`, without storing anything."""
     import numpy as np
-    from scipy import stats
 
     values, joins = term_values(Rollout.__table__.c, terms)
     labeled = [value.label(f"v{number}") for number, value in enumerate(values)]
@@ -231,7 +230,7 @@ def preview_weights(
     groups = np.array([numbers.setdefault(rows[index].group_id, len(numbers)) for index in kept])
     task_before, task_after = (np.bincount(groups, rewards) / np.bincount(groups) for rewards in (before, after))
 
-    place_before, place_after = (stats.rankdata(-rewards, method="min").astype(int) for rewards in (before, after))
+    place_before, place_after = (1 + np.sort(-rewards).searchsorted(-rewards) for rewards in (before, after))
     order = np.argsort(-after, kind="stable")
 
     best, worst = (
