@@ -5,7 +5,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "d3b80f6a51c7"
-down_revision = "a7d05e3bc914"
+down_revision = "d92f5b6e0c17"
 branch_labels = None
 depends_on = None
 

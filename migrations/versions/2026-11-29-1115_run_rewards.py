@@ -5,7 +5,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "e4b92c7f1a60"
-down_revision = "a7d05e3bc914"
+down_revision = "d3b80f6a51c7"
 branch_labels = None
 depends_on = None
 
