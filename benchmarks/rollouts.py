@@ -107,7 +107,7 @@ def _against_verifiers(
 
 
 def _two_workers(count: int, version: EnvironmentVersion, url: str, options: Options) -> Measure:
-    """Play in two processes at once, each with a run of its own, and with the same env host. Peer: one of them."""
+    """Play in two processes at once, each in a separate run, with the same env host. Peer: one of them."""
 
     def rate_of(processes: int) -> float:
         children = [

@@ -23,6 +23,7 @@ from backend.review.tables import VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.studies.tables import EffortReply, Study, StudyCheckpoint, checkpoint_name
+from backend.sweeps.tables import Sweep
 from backend.web.formats import size
 
 _EXPORTING = (ExportStatus.QUEUED, ExportStatus.RUNNING)

@@ -1,7 +1,8 @@
 """The list of sweeps, the form that starts one, and the page of a sweep while it runs."""
 
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -33,7 +34,6 @@ router = APIRouter()
 
 ROWS = 5
 """Settings for which the form has room at first."""
-PLAIN = ("version_id", "preset", "name", "without_certificate")
 SEARCH = ("sampler", "pruner", "trials", "parallel", "startup_trials", "max_steps", "max_hours", "seed")
 """Fields of the request that the form sends as they are."""
 SAMPLERS = {
@@ -114,7 +114,7 @@ def filled_form(request: Request) -> SweepForm:
     query = request.query_params
     known = TrainingConfiguration.model_fields
     lines = [f"{name}={text}" for name, text in query.items() if name.partition(".")[0] in known]
-    return SweepForm(*(query.get(name, "") for name in PLAIN), settings="\n".join(lines), key=new_id().hex)
+    return _form_of(lambda name: query.get(name, ""), settings="\n".join(lines), key=new_id().hex)
 
 
 async def sent_form(request: Request) -> SweepForm:
@@ -122,8 +122,13 @@ async def sent_form(request: Request) -> SweepForm:
     columns = [_texts(form, f"parameter_{name}") for name in ("name", "values", "low", "high", "scale", "points")]
     rows = [ParameterRow(*cells) for cells in zip(*columns, strict=False) if cells[0]]
     search = {name: _text(form, name) for name in SEARCH}
-    own = (_text(form, name) for name in (*PLAIN, "settings", "key"))
-    return SweepForm(*own, rows=rows[: MAX_PARAMETERS + 1], search=search)
+    filled = _form_of(lambda name: _text(form, name), settings=_text(form, "settings"), key=_text(form, "key"))
+    return replace(filled, rows=rows[: MAX_PARAMETERS + 1], search=search)
+
+
+def _form_of(text: Callable[[str], str], *, settings: str, key: str) -> SweepForm:
+    plain = text("version_id"), text("preset"), text("name"), text("without_certificate")
+    return SweepForm(*plain, settings=settings, key=key)
 
 
 def _text(form: FormData, name: str) -> str:
