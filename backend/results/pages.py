@@ -1,12 +1,11 @@
 """/compare and /leaderboards."""
 
-import uuid
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
-from sqlalchemy import Row, func, select
+from sqlalchemy import func, select
 
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.queries import get_environment
