@@ -788,15 +788,22 @@ class EnvironmentsOperations(Namespace):
         level: int | None = None,
         index: int | None = None,
         seed: int | None = None,
+        seat: str | None = None,
+        opponent: str | None = None,
     ) -> PlayResponse:
         """Start an episode. Parts of the task that you leave open are random.
+
+        In an environment with seats, you take one seat and a policy the others.
 
         - `environment`: Name or id of an environment.
         - `version`: Version number. Default: the latest.
         - `split`: Split to take the task from.
         - `level`: Difficulty level. Default: random.
         - `index`: Number of the task. Default: random.
-        - `seed`: Seed of the task. Default: random."""
+        - `seed`: Seed of the task. Default: random.
+        - `seat`: Seat to take, if the environment has seats. Default: by the task.
+        - `opponent`: Policy that takes the other seats, by id or name, or `<policy id>:<checkpoint id>`. Default:
+          the environment's script."""
         return self._call(
             "PlayResponse",
             "POST",
@@ -807,16 +814,29 @@ class EnvironmentsOperations(Namespace):
             level=level,
             index=index,
             seed=seed,
+            seat=seat,
+            opponent=opponent,
         )
 
     def branch_rollout(
-        self, environment: str | UUID, *, rollout_id: UUID | str, turns: int | None = None
+        self,
+        environment: str | UUID,
+        *,
+        rollout_id: UUID | str,
+        turns: int | None = None,
+        seat: str | None = None,
+        opponent: str | None = None,
     ) -> PlayResponse:
         """Continue any rollout of this environment by hand, from one of its turns.
 
+        If several policies played it, you take one seat, and the others give their replies up to that turn again.
+
         - `environment`: Name or id of an environment.
         - `rollout_id`: Rollout to continue.
-        - `turns`: Number of its replies to start with."""
+        - `turns`: Number of its replies to start with.
+        - `seat`: Seat to take, if several policies played. Default: the rollout's.
+        - `opponent`: Policy that takes the other seats, by id or name, or `<policy id>:<checkpoint id>`. Default:
+          the one that took them in the rollout."""
         return self._call(
             "PlayResponse",
             "POST",
@@ -824,6 +844,8 @@ class EnvironmentsOperations(Namespace):
             "body",
             rollout_id=rollout_id,
             turns=turns,
+            seat=seat,
+            opponent=opponent,
         )
 
     def get_play(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
@@ -874,6 +896,24 @@ class EnvironmentsOperations(Namespace):
             "POST",
             f"/environments/{segment(environment)}/play/{segment(run_id)}/leave",
             "query",
+        )
+
+    def replace_opponent(
+        self, environment: str | UUID, run_id: str | UUID, *, revision: int | None = None, opponent: str | None = None
+    ) -> PlayResponse:
+        """Let another policy continue on the other seats. What was played stays.
+
+        - `environment`: Name or id of an environment.
+        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared.
+        - `opponent`: Policy that takes the other seats from now on, by id or name, or `<policy id>:<checkpoint
+          id>`. Default: the environment's script."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/opponent",
+            "body",
+            revision=revision,
+            opponent=opponent,
         )
 
     def take_over(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:

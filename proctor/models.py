@@ -1299,13 +1299,17 @@ class LeaderboardRow(Model):
     worst_rank: int | None = None
     name: str
     mark: str
-    """`baseline`, `script`, `imported`, `re-scored`, `replayed` or empty for a model that was evaluated here."""
+    """
+    `baseline`, `script`, `by hand`, `imported`, `re-scored`, `replayed` or empty for a model that was evaluated
+    here.
+    """
     policy_id: UUID
     policy_kind: PolicyKind
     checkpoint_id: UUID | None
     run_id: UUID
+    """Its latest evaluation, or the latest episode of a person."""
     runs: int = 1
-    """Number of its evaluations with this setup."""
+    """Number of its evaluations with this setup, or of episodes by hand."""
     temperature: float | None
     """Null for scripted policies."""
     reward: Estimate | None
@@ -2294,6 +2298,12 @@ class PlayResponse(Model):
     stop_reason: StopReason | None
     reward: float | None
     """Reward of the finished episode."""
+    seat: str | None
+    """The person's seat, if the environment has seats."""
+    opponent: str
+    """Who takes the other seats; empty if there are none."""
+    score: float | None
+    """Of a finished game: 1 for a win, 0.5 for a draw, 0 for a loss."""
 
 
 class VersionDetail(Model):

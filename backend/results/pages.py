@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import func, select
 
-from backend.domain.vocabulary import RunKind, RunStatus
+from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from backend.environments.queries import get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.results.comparison_page import ComparisonChoice, comparison_page
@@ -72,9 +72,12 @@ def show_leaderboard(
     numbers = session.scalars(select(EnvironmentVersion.number).where(of_environment)).all()
     board = get_leaderboard(session, name, choice.version, choice.exam) if numbers else None
     ranked = board.ranked if board else ()
+    evaluated = [row for row in ranked if row.policy_kind is not PolicyKind.HUMAN]
     ends = [end for row in ranked if row.reward for end in (row.reward.low, row.reward.high)]
     top_two, top = (
-        "/compare?" + urlencode({"run": [row.run_id for row in ranked[:count]]}, doseq=True) if len(ranked) > 1 else ""
+        "/compare?" + urlencode({"run": [row.run_id for row in evaluated[:count]]}, doseq=True)
+        if len(evaluated) > 1
+        else ""
         for count in (2, LEADERBOARD_COMPARISON)
     )
     export = {"version": board and board.version, "exam": choice.exam}
