@@ -161,11 +161,12 @@ def continue_from(
     own = seat or rollout.seat
     if own not in steps:
         raise InvalidInput(fields={"seat": f"No policy took the seat {own} in this rollout."})
+    if seats is not None and own != rollout.seat:
+        author = next(play["policy"] for play in seats["others"] if play["seat"] == own)
     if seats is not None and not opponent:
-        default = EvaluationPlan.model_validate(rollout.run.configuration).opponent
-        key = default.key if default else ""
+        usual = EvaluationPlan.model_validate(rollout.run.configuration).opponent
+        key = usual.key if usual else ""
         if own != rollout.seat:
-            author = next(play["policy"] for play in seats["others"] if play["seat"] == own)
             key = ":".join(str(each) for each in (policy and policy.id, rollout.run.checkpoint_id) if each)
         with suppress(InvalidInput):
             state = replace(state, opponent=choose_opponent(session, manifest, key) if key else {})

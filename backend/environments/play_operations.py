@@ -186,8 +186,8 @@ def replace_opponent(
 ) -> schemas.PlayResponse:
     """Let another policy continue on the other seats. Turns that were played stay."""
     run = play.get_play(session, environment.name, run_id)
-    state = play.locked_state(session, actor, run, request.revision)
     manifest = run.version.typed_manifest
+    state = play.locked_state(session, actor, run, request.revision)
     if manifest.proctor.seats is None:
         raise Conflict(f"{manifest.name} declares no seats: one policy plays each episode.")
     opponent = play.choose_opponent(session, manifest, request.opponent) if request.opponent else {}
