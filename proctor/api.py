@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         ListedRolloutResponse,
         LogLineResponse,
         MarkedDemonstrations,
+        MatchTable,
         Me,
         Member,
         MoveResponse,
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
         RevokedSession,
         RolloutBeforeAfter,
         RolloutCount,
+        RoundRobinResponse,
         RunDetailResponse,
         RunResponse,
         RunSettings,
@@ -836,7 +838,7 @@ class EnvironmentsOperations(Namespace):
         - `turns`: Number of its replies to start with.
         - `seat`: Seat to take, if several policies played. Default: the rollout's.
         - `opponent`: Policy that takes the other seats, by id or name, or `<policy id>:<checkpoint id>`. Default:
-          the one that took them in the rollout."""
+          the same as in the rollout."""
         return self._call(
             "PlayResponse",
             "POST",
@@ -901,7 +903,7 @@ class EnvironmentsOperations(Namespace):
     def replace_opponent(
         self, environment: str | UUID, run_id: str | UUID, *, revision: int | None = None, opponent: str | None = None
     ) -> PlayResponse:
-        """Let another policy continue on the other seats. What was played stays.
+        """Let another policy continue on the other seats. Turns that were played stay.
 
         - `environment`: Name or id of an environment.
         - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared.
@@ -2133,6 +2135,56 @@ class ImportsOperations(Namespace):
             "GET",
             f"/imports/{segment(import_id)}/log",
             "query",
+        )
+
+
+class MatchesOperations(Namespace):
+    def get_match_table(
+        self, environment: str | UUID, *, version: int | None = None, split: Literal["train", "heldout"] | None = None
+    ) -> MatchTable:
+        """Show the games between policies on an environment with seats: a win matrix, and Elo ratings with intervals.
+
+        - `environment`: Name or id of an environment.
+        - `version`: Version number. Default: the latest.
+        - `split`: Games on tasks of this split."""
+        return self._call(
+            "MatchTable", "GET", f"/environments/{segment(environment)}/matches", "query", version=version, split=split
+        )
+
+    def start_round_robin(
+        self,
+        environment: str | UUID,
+        *,
+        policies: Sequence[str],
+        version: int | None = None,
+        split: Literal["train", "heldout"] | None = None,
+        tasks: int | None = None,
+        first_task: int | None = None,
+        seed: int | None = None,
+        temperature: float | None = None,
+    ) -> RoundRobinResponse:
+        """Let several policies play each other: an evaluation for each pair that has not played these tasks yet.
+
+        - `environment`: Name or id of an environment.
+        - `policies`: Two to twelve policies, by id or name, or `<policy id>:<checkpoint id>`.
+        - `version`: Version number. Default: the latest.
+        - `split`: Split to take the tasks from.
+        - `tasks`: Number of tasks. Each pair plays each task from every seat.
+        - `first_task`: Index of the first task.
+        - `seed`: Sampling seed.
+        - `temperature`: Sampling temperature. 0: greedy."""
+        return self._call(
+            "RoundRobinResponse",
+            "POST",
+            f"/environments/{segment(environment)}/matches",
+            "body",
+            policies=policies,
+            version=version,
+            split=split,
+            tasks=tasks,
+            first_task=first_task,
+            seed=seed,
+            temperature=temperature,
         )
 
 
@@ -4919,6 +4971,7 @@ class Operations:
         self.flags = FlagsOperations(client)
         self.graders = GradersOperations(client)
         self.imports = ImportsOperations(client)
+        self.matches = MatchesOperations(client)
         self.members = MembersOperations(client)
         self.notifications = NotificationsOperations(client)
         self.overview = OverviewOperations(client)
