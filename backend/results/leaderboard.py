@@ -215,8 +215,8 @@ def _rank(
         if not row.matches(setup):
             words = next(words for field, words in names.items() if getattr(own_setup, field) != getattr(setup, field))
             row.reason = f"{words}: {own_setup.label}"
-    if session is not None and counts and (row := _row_of_people(session, version, manifest, counts[place][0])):
-        rows.append(row)
+    if session is not None and counts and (people := _row_of_people(session, version, manifest, counts[place][0])):
+        rows.append(people)
     ranked = [(row, row.reward) for row in rows if not row.reason and row.reward is not None]
     ranked.sort(key=lambda item: (-item[1].mean, item[0].name))
     for row, own_reward in ranked:
