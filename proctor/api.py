@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         ListedRolloutResponse,
         LogLineResponse,
         MarkedDemonstrations,
+        MatchTable,
         Me,
         Member,
         MoveResponse,
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
         RevokedSession,
         RolloutBeforeAfter,
         RolloutCount,
+        RoundRobinResponse,
         RunDetailResponse,
         RunResponse,
         RunSettings,
@@ -829,15 +831,22 @@ class EnvironmentsOperations(Namespace):
         level: int | None = None,
         index: int | None = None,
         seed: int | None = None,
+        seat: str | None = None,
+        opponent: str | None = None,
     ) -> PlayResponse:
         """Start an episode. Parts of the task that you leave open are random.
+
+        In an environment with seats, you take one seat and a policy the others.
 
         - `environment`: Name or id of an environment.
         - `version`: Version number. Default: the latest.
         - `split`: Split to take the task from.
         - `level`: Difficulty level. Default: random.
         - `index`: Number of the task. Default: random.
-        - `seed`: Seed of the task. Default: random."""
+        - `seed`: Seed of the task. Default: random.
+        - `seat`: Seat to take, if the environment has seats. Default: by the task.
+        - `opponent`: Policy that takes the other seats, by id or name, or `<policy id>:<checkpoint id>`. Default:
+          the environment's script."""
         return self._call(
             "PlayResponse",
             "POST",
@@ -848,16 +857,29 @@ class EnvironmentsOperations(Namespace):
             level=level,
             index=index,
             seed=seed,
+            seat=seat,
+            opponent=opponent,
         )
 
     def branch_rollout(
-        self, environment: str | UUID, *, rollout_id: UUID | str, turns: int | None = None
+        self,
+        environment: str | UUID,
+        *,
+        rollout_id: UUID | str,
+        turns: int | None = None,
+        seat: str | None = None,
+        opponent: str | None = None,
     ) -> PlayResponse:
         """Continue any rollout of this environment by hand, from one of its turns.
 
+        If several policies played it, you take one seat, and the others give their replies up to that turn again.
+
         - `environment`: Name or id of an environment.
         - `rollout_id`: Rollout to continue.
-        - `turns`: Number of its replies to start with."""
+        - `turns`: Number of its replies to start with.
+        - `seat`: Seat to take, if several policies played. Default: the rollout's.
+        - `opponent`: Policy that takes the other seats, by id or name, or `<policy id>:<checkpoint id>`. Default:
+          the same as in the rollout."""
         return self._call(
             "PlayResponse",
             "POST",
@@ -865,6 +887,8 @@ class EnvironmentsOperations(Namespace):
             "body",
             rollout_id=rollout_id,
             turns=turns,
+            seat=seat,
+            opponent=opponent,
         )
 
     def get_play(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
@@ -915,6 +939,24 @@ class EnvironmentsOperations(Namespace):
             "POST",
             f"/environments/{segment(environment)}/play/{segment(run_id)}/leave",
             "query",
+        )
+
+    def replace_opponent(
+        self, environment: str | UUID, run_id: str | UUID, *, revision: int | None = None, opponent: str | None = None
+    ) -> PlayResponse:
+        """Let another policy continue on the other seats. Turns that were played stay.
+
+        - `environment`: Name or id of an environment.
+        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared.
+        - `opponent`: Policy that takes the other seats from now on, by id or name, or `<policy id>:<checkpoint
+          id>`. Default: the environment's script."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/opponent",
+            "body",
+            revision=revision,
+            opponent=opponent,
         )
 
     def take_over(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
@@ -2136,6 +2178,56 @@ class ImportsOperations(Namespace):
             "GET",
             f"/imports/{segment(import_id)}/log",
             "query",
+        )
+
+
+class MatchesOperations(Namespace):
+    def get_match_table(
+        self, environment: str | UUID, *, version: int | None = None, split: Literal["train", "heldout"] | None = None
+    ) -> MatchTable:
+        """Show the games between policies on an environment with seats: a win matrix, and Elo ratings with intervals.
+
+        - `environment`: Name or id of an environment.
+        - `version`: Version number. Default: the latest.
+        - `split`: Games on tasks of this split."""
+        return self._call(
+            "MatchTable", "GET", f"/environments/{segment(environment)}/matches", "query", version=version, split=split
+        )
+
+    def start_round_robin(
+        self,
+        environment: str | UUID,
+        *,
+        policies: Sequence[str],
+        version: int | None = None,
+        split: Literal["train", "heldout"] | None = None,
+        tasks: int | None = None,
+        first_task: int | None = None,
+        seed: int | None = None,
+        temperature: float | None = None,
+    ) -> RoundRobinResponse:
+        """Let several policies play each other: an evaluation for each pair that has not played these tasks yet.
+
+        - `environment`: Name or id of an environment.
+        - `policies`: Two to twelve policies, by id or name, or `<policy id>:<checkpoint id>`.
+        - `version`: Version number. Default: the latest.
+        - `split`: Split to take the tasks from.
+        - `tasks`: Number of tasks. Each pair plays each task from every seat.
+        - `first_task`: Index of the first task.
+        - `seed`: Sampling seed.
+        - `temperature`: Sampling temperature. 0: greedy."""
+        return self._call(
+            "RoundRobinResponse",
+            "POST",
+            f"/environments/{segment(environment)}/matches",
+            "body",
+            policies=policies,
+            version=version,
+            split=split,
+            tasks=tasks,
+            first_task=first_task,
+            seed=seed,
+            temperature=temperature,
         )
 
 
@@ -5022,6 +5114,7 @@ class Operations:
         self.flags = FlagsOperations(client)
         self.graders = GradersOperations(client)
         self.imports = ImportsOperations(client)
+        self.matches = MatchesOperations(client)
         self.members = MembersOperations(client)
         self.notifications = NotificationsOperations(client)
         self.overview = OverviewOperations(client)

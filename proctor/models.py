@@ -81,6 +81,17 @@ class FixtureResponse(Model):
     """Revision of the draft that contains it."""
 
 
+class RoundRobinResponse(Model):
+    """The evaluations of a round robin."""
+
+    environment: str
+    version: int
+    tag: str
+    """Tag of all its runs."""
+    run_ids: list[UUID]
+    """A run for each pair. Pairs that had played these tasks already have no new run."""
+
+
 class TrialResponse(Model):
     """An episode on a draft. It is not stored as a rollout."""
 
@@ -1380,13 +1391,17 @@ class LeaderboardRow(Model):
     worst_rank: int | None = None
     name: str
     mark: str
-    """`baseline`, `script`, `imported`, `re-scored`, `replayed` or empty for a model that was evaluated here."""
+    """
+    `baseline`, `script`, `by hand`, `imported`, `re-scored`, `replayed` or empty for a model that was evaluated
+    here.
+    """
     policy_id: UUID
     policy_kind: PolicyKind
     checkpoint_id: UUID | None
     run_id: UUID
+    """Its latest evaluation, or the latest episode of a person."""
     runs: int = 1
-    """Number of its evaluations with this setup."""
+    """Number of its evaluations with this setup, or of episodes by hand."""
     temperature: float | None
     """Null for scripted policies."""
     reward: Estimate | None
@@ -1741,6 +1756,26 @@ class RewardColumn(Model):
     weight: float
     over_episode: str
     range: Range | None
+
+
+class MatchCell(Model):
+    """The games of one policy against another."""
+
+    wins: int = 0
+    draws: int = 0
+    losses: int = 0
+    waiting: int = 0
+    """Games of evaluations that have not ended."""
+    run_id: UUID | None = None
+    """The latest run."""
+
+
+class Rating(Model):
+    """A rating, or the reason why there is none."""
+
+    elo: Estimate | None
+    """`count` is the number of games."""
+    reason: str = ""
 
 
 class DiffLineResponse(Model):
@@ -2380,6 +2415,12 @@ class PlayResponse(Model):
     stop_reason: StopReason | None
     reward: float | None
     """Reward of the finished episode."""
+    seat: str | None
+    """The person's seat, if the environment has seats."""
+    opponent: str
+    """Who takes the other seats; empty if there are none."""
+    score: float | None
+    """Result of a finished game: 1 for a win, 0.5 for a draw, 0 for a loss."""
 
 
 class VersionDetail(Model):
@@ -3586,6 +3627,23 @@ class AuditCoverageResponse(Model):
     high: float | None
 
 
+class MatchPlayer(Model):
+    """A policy with its results against all others."""
+
+    name: str
+    policy_id: UUID | None
+    """Null for the environment's own script, unless a policy plays it."""
+    checkpoint_id: UUID | None
+    games: int
+    wins: int
+    draws: int
+    losses: int
+    score: float | None
+    """(wins + draws / 2) / games; null without games."""
+    rating: Rating
+    """Elo rating with its 95% interval, or the reason why there is none."""
+
+
 class FileDiffResponse(Model):
     path: str
     change: str
@@ -3751,6 +3809,18 @@ class DetectorDetail(Model):
 
 class DiffResponse(Model):
     files: list[FileDiffResponse]
+
+
+class MatchTable(Model):
+    """Games between policies on an environment version, from all its evaluations and from play by hand."""
+
+    environment: str
+    version: int
+    split: Split
+    players: list[MatchPlayer]
+    """Best rating first."""
+    cells: list[list[MatchCell | None]]
+    """In each row the games of one policy, against the policies in the same order. Null: they have not met."""
 
 
 class CertificateResponse(Model):

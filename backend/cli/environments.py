@@ -274,7 +274,7 @@ def check(
 
 
 @app.command("play")
-@takes_request("environments.start_play", "level", "index", "seed")
+@takes_request("environments.start_play", "level", "index", "seed", "seat", "opponent")
 def play(
     environment: EnvironmentName,
     request: Json,

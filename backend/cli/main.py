@@ -44,6 +44,7 @@ GROUPS = {
     "detectors": detectors.app,
     "env": environments.app,
     "review": review.app,
+    "match": group(help="Matches between policies in environments with seats: start a round robin, show who wins."),
     "run": runs.app,
     "sweep": sweeps.app,
     "study": group(help="Studies of a run's checkpoints: when a hack began, how much reasoning is needed."),

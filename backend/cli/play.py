@@ -23,6 +23,8 @@ def play_episode(client: Client, version: Json, task: Json, *, policy: str, turn
     output.print(f"[dim]{name} v{view['version']}, task {view['index']}, level {view['level']}. Ctrl-D leaves.[/]")
     try:
         view = _wait_for_turn(client, address, view)
+        if view["opponent"]:
+            output.print(f"You take the seat {view['seat']} against {view['opponent']}.", style="dim", markup=False)
         if policy and view["phase"] == "yours":
             printed = _print_turns(output, view, 0)
             request = {"policy": policy, "moves": turns, "revision": view["revision"]}
@@ -69,7 +71,8 @@ def _print_prompt(output: Console, view: JsonObject) -> bool:
     if view["phase"] in _BROKEN:
         fail(view["message"] or "the environment failed", BAD_RESULT)
     if view["status"] != "playing":
-        output.print(f"[bold]{view['stop_reason']}[/]: reward {view['reward']}")
+        result = {1.0: ", won", 0.5: ", drawn", 0.0: ", lost"}.get(view["score"], "")
+        output.print(f"[bold]{view['stop_reason']}[/]{result}: reward {view['reward']}")
     return bool(view["status"] == "playing")
 
 

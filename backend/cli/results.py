@@ -101,6 +101,24 @@ def show_leaderboard(board: Json) -> None:
         write_table(("reason", *columns[1:]), [(row["reason"], *_row(row)) for row in board["apart"]], empty="")
 
 
+@renders("matches.get_match_table")
+def show_matches(table: Json) -> None:
+    say(f"{table['environment']} v{table['version']}, games on {table['split']} tasks", "bold")
+    players = table["players"]
+    rows = []
+    for number, player in enumerate(players, start=1):
+        elo, results = player["rating"]["elo"], f"{player['wins']}/{player['draws']}/{player['losses']}"
+        rating = f"{elo['mean']:.0f} [{elo['low']:.0f}, {elo['high']:.0f}]" if elo else player["rating"]["reason"]
+        scores = []
+        for cell in table["cells"][number - 1]:
+            games = 0 if cell is None else cell["wins"] + cell["draws"] + cell["losses"]
+            scores.append(f"{100 * (cell['wins'] + cell['draws'] / 2) / games:.0f}%" if games else "")
+        rows.append((number, player["name"], rating, results, *scores))
+    numbers = (f"vs {number}" for number in range(1, len(players) + 1))
+    empty = "No policies have met yet. Start with `proctor match start`."
+    write_table(("", "policy", "Elo [95%]", "won/drawn/lost", *numbers), rows, empty=empty)
+
+
 @renders("results.plan_evaluation")
 def show_plan(plan: Json) -> None:
     basis = "paired differences" if plan["is_paired"] else "one run, tasks of both sides uncorrelated"

@@ -3,6 +3,7 @@
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,11 +19,12 @@ from backend.domain.environments.play import PlayPhase, PlayState
 from backend.domain.environments.views import RenderedView, ViewRenderer
 from backend.domain.ids import new_id, stable_id
 from backend.domain.rollouts.rollout import TaskSpec, columns_over_episode, task_of, weighted_reward
-from backend.domain.vocabulary import Phase, PolicyKind, Queue, RolloutStatus, RunKind, RunStatus, Split
+from backend.domain.runs.plans import EvaluationPlan, Opponent
+from backend.domain.vocabulary import Phase, PolicyKind, RolloutStatus, RunKind, RunStatus, Split
 from backend.environments.action_form import ActionChoice, ActionField, action_fields, legal_choices
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from backend.policies.queries import PolicyOption, policy_options
+from backend.policies.queries import BASELINES, PolicyOption, get_policy_option, policy_options
 from backend.policies.tables import Policy
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
@@ -63,12 +65,11 @@ def start_play(
     environment: Environment,
     version: EnvironmentVersion,
     task: TaskSpec | Task,
-    *,
-    replies: Sequence[str] = (),
-    authors: Sequence[str] = (),
+    state: PlayState | None = None,
 ) -> Run:
-    """Start an episode on this task. `replies`: continue from these replies of another episode."""
+    """Start an episode on this task. `state`: the replies of another episode to continue from, and its seats."""
     manifest = version.typed_manifest
+    state = state or PlayState(PlayPhase.OPENING)
     human = {"id": new_id(), "name": HUMAN, "kind": PolicyKind.HUMAN, "description": "A person who plays by hand."}
     new_policy = insert(Policy).values(human | {"configuration": {}})
     session.execute(new_policy.on_conflict_do_nothing(index_elements=["name"]))
@@ -77,7 +78,13 @@ def start_play(
         name=f"{actor.name[:100]} plays {environment.name} v{version.number}",
         version_id=version.id,
         policy_id=session.scalars(select(Policy.id).where(Policy.name == HUMAN)).one(),
-        configuration={"split": str(task.split), "index": task.index, "level": task.level, "seed": task.seed},
+        configuration={
+            "split": str(task.split),
+            "index": task.index,
+            "level": task.level,
+            "seed": task.seed,
+            **({"seat": state.seat, "opponent": state.opponent or None} if manifest.proctor.seats else {}),
+        },
         columns=manifest.column_names,
         weights=[column.weight for column in manifest.columns],
         seed=task.seed,
@@ -100,10 +107,82 @@ def start_play(
     session.add(rollout)
     session.flush()
     audit(session, actor, "play.start", "run", run.id, environment=environment.name, version=version.number)
-    turns = manifest.proctor.episode.max_turns
-    request_play(session, run, PlayState(PlayPhase.OPENING, list(replies), authors=list(authors), total=turns))
+    request_play(session, run, replace(state, total=manifest.proctor.episode.max_turns))
     announce(session, RUNS)
     return run
+
+
+def choose_seats(session: Session, manifest: Manifest, seat: str | None, opponent: str | None) -> PlayState:
+    """Return the state of an episode on this seat against this policy. Raises InvalidInput.
+
+    Default: the seat by the task, the script of the manifest as opponent.
+    """
+    seats = manifest.proctor.seats
+    if seats is None and (seat or opponent):
+        problem = f"{manifest.name} declares no seats: one policy plays each episode. Leave this empty."
+        raise InvalidInput(fields={"seat" if seat else "opponent": problem})
+    if seats is not None and seat and seat not in seats.names:
+        raise InvalidInput(fields={"seat": f"The seats are {', '.join(seats.names)}."})
+    chosen = choose_opponent(session, manifest, opponent) if opponent else {}
+    return PlayState(PlayPhase.OPENING, seat=seat or "", opponent=chosen)
+
+
+def choose_opponent(session: Session, manifest: Manifest, key: str) -> dict[str, Any]:
+    """Return a policy for the other seats, with its price. Raises InvalidInput if it cannot play."""
+    try:
+        option = get_policy_option(session, key)
+    except InvalidInput as error:
+        raise InvalidInput(fields={"opponent": " ".join(error.fields.values())}) from error
+    policy = session.get_one(Policy, uuid.UUID(str(option["policy_id"])))
+    if policy.kind is PolicyKind.EXTERNAL:
+        raise InvalidInput(fields={"opponent": f"{policy.name} played elsewhere; its rollouts were imported."})
+    script = policy.configuration.get("script")
+    if policy.kind is PolicyKind.SCRIPTED and script not in BASELINES and script not in manifest.proctor.scripts:
+        raise InvalidInput(fields={"opponent": f"{manifest.name} offers no script `{script}` for this policy."})
+    return {**option, "price": policy.configuration.get("price")}
+
+
+def continue_from(
+    session: Session, rollout: Rollout, turns: int, seat: str | None = None, opponent: str | None = None
+) -> PlayState:
+    """Return the state that continues a stored rollout after some of its replies. Raises InvalidInput.
+
+    `seat`: the seat to take, default the policy's own. `opponent`: who takes the other seats, default the policy that
+    took them in the rollout, or the manifest's script if it can no longer play.
+    """
+    policy, manifest, seats = rollout.run.policy, rollout.group.task.version.typed_manifest, rollout.seats
+    author = "" if policy is None or policy.kind is PolicyKind.HUMAN else policy.name
+    steps = {rollout.seat: rollout.steps}
+    if seats is not None:
+        steps |= {play["seat"]: play["steps"] for play in seats["others"]}
+    if seats is None and manifest.proctor.seats is not None:
+        raise Conflict("This rollout was stored without the turns of the other seats. It cannot be continued.")
+    state = choose_seats(session, manifest, seat, opponent)
+    own = seat or rollout.seat
+    if own not in steps:
+        raise InvalidInput(fields={"seat": f"No policy took the seat {own} in this rollout."})
+    if seats is not None and own != rollout.seat:
+        author = next(play["policy"] for play in seats["others"] if play["seat"] == own)
+    if seats is not None and not opponent:
+        usual = EvaluationPlan.model_validate(rollout.run.configuration).opponent
+        key = usual.key if usual else ""
+        if own != rollout.seat:
+            key = ":".join(str(each) for each in (policy and policy.id, rollout.run.checkpoint_id) if each)
+        with suppress(InvalidInput):
+            state = replace(state, opponent=choose_opponent(session, manifest, key) if key else {})
+    replies = [str(step["reply"]) for step in steps[own]][:turns]
+    others = {
+        name: [
+            {"text": step["reply"], "tokens_in": step.get("tokens_in") or 0, "tokens_out": step.get("tokens_out") or 0}
+            | {"cached_in": step.get("tokens_cached") or 0, "after": 0}
+            for step in each
+        ]
+        for name, each in steps.items()
+        if name is not None and name != own
+    }
+    return replace(
+        state, seat=own or "", replies=replies, authors=[author] * len(replies), others=others, is_assisted=True
+    )
 
 
 def locked_state(
@@ -145,8 +224,10 @@ def request_play(
     request of the state, unchanged.
     """
     if replies is not None:
+        is_assisted = state.is_assisted or bool(mover) or len(replies) < len(state.authors)
         authors = state.authors[: len(replies)]
         state = replace(state, replies=replies, authors=authors, mover=dict(mover or {}), moves=moves)
+        state = replace(state, is_assisted=is_assisted)
     phase = PlayPhase.THINKING if state.replies or state.mover else PlayPhase.OPENING
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     state = replace(state, phase=phase, revision=state.revision + 1, message="", divergence="", asked_at=now)
@@ -155,7 +236,7 @@ def request_play(
         run.status = RunStatus.QUEUED
         run.reason = run.ended_at = None
     session.flush()
-    enqueue(session, "environments.play", queue=Queue(state.mover.get("queue", Queue.CPU)), run_id=run.id)
+    enqueue(session, "environments.play", queue=state.queue, run_id=run.id)
     announce(session, topic_of("run", run.id))
 
 
@@ -180,10 +261,11 @@ def rollout_of(
     *,
     with_messages: bool = False,
     is_finished: bool = False,
+    is_kept: bool = True,
 ) -> Rollout:
     """Return a rollout of this environment with its task, run and steps. Raises NotFound.
 
-    `is_finished`: refuse an episode that has not been completed.
+    `is_finished`: refuse an episode that has not been completed. `is_kept`: and one that several policies played.
     """
     statement = (
         select(Rollout)
@@ -196,6 +278,7 @@ def rollout_of(
             contains_eager(Rollout.group).contains_eager(Group.task).contains_eager(Task.version),
             undefer(Rollout.opening),
             undefer(Rollout.steps),
+            undefer(Rollout.seats),
         )
     )
     if with_messages:
@@ -205,10 +288,10 @@ def rollout_of(
         raise NotFound(f"{environment.name} has no such rollout.")
     if is_finished and found.status is not RolloutStatus.COMPLETED:
         raise Conflict("Only a finished episode can be kept.")
-    if found.seat is not None:
+    if is_kept and found.seat is not None:
         raise Conflict(
-            "Several policies played this episode. It cannot be continued or kept, because the others would play "
-            "differently the next time."
+            "Several policies played this episode. It cannot be kept, because the others would play differently the "
+            "next time."
         )
     found.group.task.version.environment = environment
     return found
@@ -272,6 +355,12 @@ class PlayView:
     """A reply that the environment has not answered."""
     policies: Sequence[PolicyOption]
     """Policies that can continue the episode."""
+    opponent: str
+    """Who takes the other seats; empty if there are none."""
+    opponent_key: str
+    """The policy as a request names it; empty for the environment's script."""
+    score: float | None
+    """Result of a finished game: 1 for a win, 0.5 for a draw, 0 for a loss."""
     foreign_moves: Mapping[str, Sequence[int]]
     """Turns of each policy that played here, by its name, counted from 1."""
     is_over: bool
@@ -302,6 +391,9 @@ def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
     for turn, author in enumerate(state.authors, start=1):
         if author:
             foreign_moves.setdefault(author, []).append(turn)
+    seats = manifest.proctor.seats
+    opponent = str(state.opponent.get("name") or f"the environment's script {seats.others}") if seats else ""
+    score = run.summary.get("score")
     is_over, is_failed = run.status in {RunStatus.COMPLETED, RunStatus.STOPPED}, run.status is RunStatus.FAILED
     return PlayView(
         run=run,
@@ -324,6 +416,9 @@ def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
         choices=legal_choices(spec, observation),
         pending=state.replies[-1] if len(state.replies) > len(rollout.steps) else None,
         policies=policy_options(session, manifest) if run.status is RunStatus.RUNNING else (),
+        opponent=opponent,
+        opponent_key=Opponent.model_validate(state.opponent).key if state.opponent else "",
+        score=float(score) if isinstance(score, int | float) else None,
         foreign_moves=foreign_moves,
         is_over=is_over,
         is_failed=is_failed,

@@ -15,7 +15,7 @@ from backend.domain.environments.manifest import ActionSpec
 from backend.domain.environments.play import PlayPhase, PlayState
 from backend.domain.environments.prompts import write_reply
 from backend.domain.rollouts.rollout import columns_over_episode, task_of
-from backend.domain.vocabulary import PolicyKind, Role, RolloutStatus, RunStatus, Split, StopReason
+from backend.domain.vocabulary import Role, RolloutStatus, RunStatus, Split, StopReason
 from backend.environments import drafts, play, queries, schemas, trials
 from backend.environments import references as _references  # noqa: F401  how addresses name environments
 from backend.environments.tables import Environment
@@ -33,13 +33,17 @@ PLAY_PAGE = "/environments/{environment}/play/{run_id}"
 
 @operation("POST /environments/{environment}/play", role=Role.AUTHOR, status=201, audited=False, page=PLAY_PAGE)
 def start_play(
-    session: Session, actor: Actor, environment: Environment, request: schemas.ChooseTask
+    session: Session, actor: Actor, environment: Environment, request: schemas.StartPlay
 ) -> schemas.PlayResponse:
-    """Start an episode. Parts of the task that you leave open are random."""
+    """Start an episode. Parts of the task that you leave open are random.
+
+    In an environment with seats, you take one seat and a policy the others.
+    """
     version = queries.get_version(session, environment, request.version)
     manifest = version.typed_manifest
     task = play.choose_task(manifest, request.split, level=request.level, index=request.index, seed=request.seed)
-    run = play.start_play(session, actor, environment, version, task)
+    state = play.choose_seats(session, manifest, request.seat, request.opponent)
+    run = play.start_play(session, actor, environment, version, task, state)
     return get_play(session, actor, environment, run.id)
 
 
@@ -70,6 +74,9 @@ def get_play(session: Session, actor: Actor, environment: Environment, run_id: u
         action_schema=view.run.configuration.get("action_schema") or {},
         authors=state.authors,
         columns=view.columns,
+        seat=rollout.seat or state.seat or None,
+        opponent=view.opponent,
+        score=view.score,
     )
 
 
@@ -139,8 +146,11 @@ def replay_episode(
     """Start a new episode on the same task, from the beginning or after some of this episode's replies."""
     run = play.get_play(session, environment.name, run_id)
     task, replies = play.rollout_of_play(session, run).group.task, play.replies_of(session, run)[: request.turns]
-    authors = PlayState.from_json(run.progress).authors[: request.turns]
-    new = play.start_play(session, actor, environment, run.version, task, replies=replies, authors=authors)
+    old = PlayState.from_json(run.progress)
+    state = PlayState(PlayPhase.OPENING, replies, old.authors[: request.turns], seat=old.seat, opponent=old.opponent)
+    if replies:  # what the other seats replied to them is given again
+        state = replace(state, others=old.others, is_assisted=True)
+    new = play.start_play(session, actor, environment, run.version, task, state)
     return get_play(session, actor, environment, new.id)
 
 
@@ -170,16 +180,38 @@ def take_over(session: Session, actor: Actor, environment: Environment, run_id: 
     return get_play(session, actor, environment, run_id)
 
 
+@operation("POST /environments/{environment}/play/{run_id}/opponent", role=Role.AUTHOR, audited=False, page=PLAY_PAGE)
+def replace_opponent(
+    session: Session, actor: Actor, environment: Environment, run_id: uuid.UUID, request: schemas.ReplaceOpponent
+) -> schemas.PlayResponse:
+    """Let another policy continue on the other seats. Turns that were played stay."""
+    run = play.get_play(session, environment.name, run_id)
+    manifest = run.version.typed_manifest
+    state = play.locked_state(session, actor, run, request.revision)
+    if manifest.proctor.seats is None:
+        raise Conflict(f"{manifest.name} declares no seats: one policy plays each episode.")
+    opponent = play.choose_opponent(session, manifest, request.opponent) if request.opponent else {}
+    name = opponent.get("name") or manifest.proctor.seats.others
+    audit(session, actor, "play.replace_opponent", "run", run.id, policy=name)
+    run.configuration = {**run.configuration, "opponent": opponent or None}
+    play.request_play(session, run, replace(state, opponent=opponent, is_assisted=True))
+    return get_play(session, actor, environment, run_id)
+
+
 @operation("POST /environments/{environment}/play/from", role=Role.AUTHOR, status=201, audited=False, page=PLAY_PAGE)
 def branch_rollout(
     session: Session, actor: Actor, environment: Environment, request: schemas.BranchRollout
 ) -> schemas.PlayResponse:
-    """Continue any rollout of this environment by hand, from one of its turns."""
-    rollout = play.rollout_of(session, environment, request.rollout_id)
-    task, policy = rollout.group.task, rollout.run.policy
-    replies = [str(step["reply"]) for step in rollout.steps][: request.turns]
-    authors = ["" if policy is None or policy.kind is PolicyKind.HUMAN else policy.name] * len(replies)
-    run = play.start_play(session, actor, environment, task.version, task, replies=replies, authors=authors)
+    """Continue any rollout of this environment by hand, from one of its turns.
+
+    If several policies played it, you take one seat, and the others give their replies up to that turn again.
+    """
+    rollout = play.rollout_of(session, environment, request.rollout_id, is_kept=False)
+    task, state = (
+        rollout.group.task,
+        play.continue_from(session, rollout, request.turns, request.seat, request.opponent),
+    )
+    run = play.start_play(session, actor, environment, task.version, task, state)
     return get_play(session, actor, environment, run.id)
 
 

@@ -11,6 +11,7 @@ from backend.domain.vocabulary import RunKind
 from backend.environments import play, queries
 from backend.environments.action_form import reply_of_form
 from backend.environments.tables import EnvironmentVersion
+from backend.policies.queries import policy_options
 from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import SentForm
@@ -40,11 +41,13 @@ def choose_task(
         .order_by(Run.created_at.desc(), Run.id.desc())
         .limit(10)
     )
+    manifest = chosen.typed_manifest
     context = {
         "environment": environment,
         "versions": queries.versions_of(session, environment),
         "version": chosen,
-        "manifest": chosen.typed_manifest,
+        "manifest": manifest,
+        "policies": policy_options(session, manifest) if manifest.proctor.seats else (),
         "plays": session.scalars(plays).all(),
     }
     return page(request, "environments/choose_task.html", context)

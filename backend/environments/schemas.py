@@ -318,6 +318,20 @@ class ChooseTask(Request):
     seed: int | None = Field(None, ge=0, description="Seed of the task. Default: random.")
 
 
+class StartPlay(ChooseTask):
+    seat: str | None = Field(
+        None, max_length=40, description="Seat to take, if the environment has seats. Default: by the task."
+    )
+    opponent: str | None = Field(
+        None,
+        max_length=120,
+        description=(
+            "Policy that takes the other seats, by id or name, or `<policy id>:<checkpoint id>`. "
+            "Default: the environment's script."
+        ),
+    )
+
+
 class SeenEpisode(Request):
     revision: int | None = Field(
         None, description="Revision of the episode that you saw. A different one is refused. Default: not compared."
@@ -342,9 +356,31 @@ class LetPolicyPlay(SeenEpisode):
     moves: int | None = Field(None, ge=1, le=1000, description="Number of turns. Default: to the end of the episode.")
 
 
+class ReplaceOpponent(SeenEpisode):
+    opponent: str = Field(
+        "",
+        max_length=120,
+        description=(
+            "Policy that takes the other seats from now on, by id or name, or `<policy id>:<checkpoint id>`. "
+            "Default: the environment's script."
+        ),
+    )
+
+
 class BranchRollout(Request):
     rollout_id: uuid.UUID = Field(description="Rollout to continue.")
     turns: int = Field(0, ge=0, le=1000, description="Number of its replies to start with.")
+    seat: str | None = Field(
+        None, max_length=40, description="Seat to take, if several policies played. Default: the rollout's."
+    )
+    opponent: str | None = Field(
+        None,
+        max_length=120,
+        description=(
+            "Policy that takes the other seats, by id or name, or `<policy id>:<checkpoint id>`. "
+            "Default: the same as in the rollout."
+        ),
+    )
 
 
 class SaveFixture(Request):
@@ -405,6 +441,12 @@ class PlayResponse(Response):
     stop_reason: StopReason | None
     reward: float | None
     """Reward of the finished episode."""
+    seat: str | None
+    """The person's seat, if the environment has seats."""
+    opponent: str
+    """Who takes the other seats; empty if there are none."""
+    score: float | None
+    """Result of a finished game: 1 for a win, 0.5 for a draw, 0 for a loss."""
 
 
 class TrialResponse(Response):

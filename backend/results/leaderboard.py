@@ -18,13 +18,14 @@ from sqlalchemy.orm import Session, contains_eager, joinedload
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import RewardScale, reward_scale
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.statistics import Coverage, Estimate
-from backend.domain.vocabulary import UNDER_WAY, PolicyKind, RunKind, RunStatus
+from backend.domain.statistics import Coverage, Estimate, estimate_mean
+from backend.domain.vocabulary import UNDER_WAY, PolicyKind, RunKind, RunStatus, Split
 from backend.environments.queries import get_environment
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
 from backend.operations.schemas import Response
 from backend.policies.queries import BASELINES
+from backend.results.people import played_by_hand
 from backend.runs.tables import Run
 
 MAX_RUNS = 2000
@@ -46,17 +47,21 @@ class EvaluationSetup(NamedTuple):
     """Limit per turn."""
     which: str = ""
     """Identifies a selection of single tasks; empty for consecutive tasks."""
+    opponent: str = ""
+    """Name of the policy that took the other seats; empty: the environment's script, or no other seats."""
 
     @property
     def key(self) -> str:
         """As an address names it."""
-        return "-".join(map(str, self[: 5 if not self.which else 6]))
+        return "-".join(map(str, self[: 7 if self.opponent else 6 if self.which else 5]))
 
     @property
     def label(self) -> str:
         split = "held-out" if self.split == "heldout" else self.split
         selection = " selected individually" if self.which else f" from {self.first_task:,}" if self.first_task else ""
-        return f"{self.tasks:,} {split} tasks{selection}, {self.group_size} per task, {self.tokens:,} tokens per turn"
+        against = f", against {self.opponent}" if self.opponent else ""
+        per = f"{self.group_size} per task, {self.tokens:,} tokens per turn"
+        return f"{self.tasks:,} {split} tasks{selection}, {per}{against}"
 
 
 class SetupCount(Response):
@@ -75,13 +80,15 @@ class LeaderboardRow(Response):
     worst_rank: int | None = None
     name: str
     mark: str
-    """`baseline`, `script`, `imported`, `re-scored`, `replayed` or empty for a model that was evaluated here."""
+    """`baseline`, `script`, `by hand`, `imported`, `re-scored`, `replayed` or empty for a model that was evaluated
+    here."""
     policy_id: uuid.UUID
     policy_kind: PolicyKind
     checkpoint_id: uuid.UUID | None
     run_id: uuid.UUID
+    """Its latest evaluation, or the latest episode of a person."""
     runs: int = 1
-    """Number of its evaluations with this setup."""
+    """Number of its evaluations with this setup, or of episodes by hand."""
     temperature: float | None
     """Null for scripted policies."""
     reward: Estimate | None
@@ -152,7 +159,7 @@ def get_leaderboard(session: Session, name: str, number: int | None = None, exam
 
 def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") -> Leaderboard:
     latest = _ranked_runs().where(Run.version_id == version.id).limit(MAX_RUNS)
-    return _rank(version, session.scalars(latest).all(), exam)
+    return _rank(version, session.scalars(latest).all(), exam, session)
 
 
 def rank_versions(session: Session, versions: Sequence[EnvironmentVersion], most: int) -> list[Leaderboard]:
@@ -180,8 +187,10 @@ def _ranked_runs() -> Select[Run]:
     )
 
 
-def _rank(version: EnvironmentVersion, runs: Iterable[Run], exam: str = "") -> Leaderboard:
-    """`runs`: newest first."""
+def _rank(
+    version: EnvironmentVersion, runs: Iterable[Run], exam: str = "", session: Session | None = None
+) -> Leaderboard:
+    """`runs`: newest first. `session`: to add the row of people."""
     by_entrant: defaultdict[tuple[object, ...], list[LeaderboardRow]] = defaultdict(list)
     manifest = Manifest.model_validate(version.manifest)
     for run in runs:
@@ -201,11 +210,14 @@ def _rank(version: EnvironmentVersion, runs: Iterable[Run], exam: str = "") -> L
     place = next((place for place, each in enumerate(exams) if each.key == exam), 0)
     names = {"split": "other split", "first_task": "other tasks", "tasks": "other number of tasks"}
     names |= {"which": "other tasks", "group_size": "other group size", "tokens": "other token limit"}
+    names |= {"opponent": "other opponent"}
     for row in fit:
         setup, own_setup = counts[place][0], row.setup
         if not row.matches(setup):
             words = next(words for field, words in names.items() if getattr(own_setup, field) != getattr(setup, field))
             row.reason = f"{words}: {own_setup.label}"
+    if session is not None and counts and (people := _row_of_people(session, version, manifest, counts[place][0])):
+        rows.append(people)
     ranked = [(row, row.reward) for row in rows if not row.reason and row.reward is not None]
     ranked.sort(key=lambda item: (-item[1].mean, item[0].name))
     lows, highs = (sorted(getattr(reward, end) for _, reward in ranked) for end in ("low", "high"))
@@ -277,7 +289,53 @@ def _row(run: Run, scale: RewardScale | None) -> LeaderboardRow:
         total_cost=summary.get("cost"),
         at=run.ended_at or run.created_at,
         reason=reason,
-        setup=EvaluationSetup(str(plan.split), plan.first_task, plan.tasks, plan.group_size, limit, which),
+        setup=EvaluationSetup(
+            *(str(plan.split), plan.first_task, plan.tasks, plan.group_size, limit, which),
+            plan.opponent.name if plan.opponent else "",
+        ),
+    )
+
+
+def _row_of_people(
+    session: Session, version: EnvironmentVersion, manifest: Manifest, setup: EvaluationSetup
+) -> LeaderboardRow | None:
+    """The episodes that people played on the setup's tasks; None if there are none. Each task counts once."""
+    if setup.which:
+        return None
+    tasks = range(setup.first_task, setup.first_task + setup.tasks)
+    found = [
+        episode
+        for episode in played_by_hand(session, version.id, manifest, Split(setup.split))
+        if episode.index in tasks and (episode.opponent.name if episode.opponent else "") == setup.opponent
+    ]
+    if not found:
+        return None
+    by_task: defaultdict[int, list[float]] = defaultdict(list)
+    for episode in found:
+        by_task[episode.index].append(episode.reward)
+    reward = estimate_mean([sum(rewards) / len(rewards) for rewards in by_task.values()])
+    scale = reward_scale(manifest)
+    coverage = Coverage(len(by_task), setup.tasks)
+    return LeaderboardRow(
+        name=found[0].policy.name,
+        mark="by hand",
+        policy_id=found[0].policy.id,
+        policy_kind=PolicyKind.HUMAN,
+        checkpoint_id=None,
+        run_id=found[-1].run_id,
+        runs=len(found),
+        temperature=None,
+        reward=reward,
+        normalized=scale.estimate(reward) if scale and reward else None,
+        success=None,
+        success_rule="",
+        coverage=coverage,
+        tokens=None,
+        cost=None,
+        total_cost=None,
+        at=found[-1].at,
+        reason="" if coverage.share >= MIN_COVERAGE else f"people played {len(by_task):,} of these tasks",
+        setup=setup,
     )
 
 

@@ -25,6 +25,12 @@ _BY_TASK = text(f"""
 SELECT avg(score) AS mean, stddev_samp(score) AS deviation, count(*) AS tasks
 FROM (SELECT avg(score) AS score FROM ({_GAMES}) AS games GROUP BY group_id) AS tasks
 """)
+_COLUMNS_OF_OPPONENT = text("""
+SELECT columns.key AS name, avg(columns.value::float8) AS mean
+FROM rollouts r, jsonb_array_elements(r.seats->'others') AS play, jsonb_each_text(play->'columns') AS columns
+WHERE r.run_id = :run AND r.phase = 'evaluation' AND r.status = 'completed' AND r.seat IS NOT NULL
+GROUP BY columns.key
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +73,9 @@ def match_result(session: Session, run: Run) -> MatchResult | None:
     opponent = EvaluationPlan.model_validate(run.configuration).opponent
     score = estimate_of(row.mean, row.deviation or 0.0, row.tasks)
     return MatchResult(opponent.name if opponent else "", score, seats)
+
+
+def opponent_columns(session: Session, run: Run) -> dict[str, float]:
+    """Means of the reward columns of the other seats. Reads every rollout's turns, so it is done once, at the end."""
+    found = {row.name: row.mean for row in session.execute(_COLUMNS_OF_OPPONENT, {"run": run.id})}
+    return {name: found[name] for name in run.columns if name in found}

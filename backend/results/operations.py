@@ -8,6 +8,9 @@ from fastapi import Path
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
+from backend.environments import references as _references  # noqa: F401  how addresses name environments
+from backend.environments.queries import get_version
+from backend.environments.tables import Environment
 from backend.errors import Conflict, InvalidInput
 from backend.operations.declaration import operation
 from backend.results.baselines import baselines
@@ -16,6 +19,8 @@ from backend.results.comparison import MAX_SIDES, compare, task_pairs
 from backend.results.ended import kept_if_ended
 from backend.results.leaderboard import Leaderboard
 from backend.results.leaderboard import get_leaderboard as rank_policies
+from backend.results.match_table import MatchTable, match_table
+from backend.results.match_table import start_round_robin as start_matches
 from backend.results.planning import PlanSampleSize, SamplePlan, plan_sample_size
 from backend.results.run_figures import FiguresRequest, run_figures
 from backend.results.schemas import (
@@ -25,8 +30,11 @@ from backend.results.schemas import (
     LeaderboardRequest,
     PairingResponse,
     RankedSideResponse,
+    RoundRobinResponse,
+    ShowMatches,
     SideResponse,
     StartBaseline,
+    StartRoundRobin,
 )
 from backend.runs.queries import get_run
 from backend.runs.rerun import RerunRequest, run_again
@@ -120,6 +128,37 @@ def start_baseline(session: Session, actor: Actor, request: StartBaseline) -> Ru
     """Evaluate a baseline on the tasks of a run."""
     run = start_baseline_evaluation(session, actor, get_run(session, request.run_id), request.script)
     return RunDetailResponse.of(get_run(session, run.id))
+
+
+@operation("GET /environments/{environment}/matches", role=Role.VIEWER, noun="matches", command="match list", tool=True)
+def get_match_table(session: Session, actor: Actor, environment: Environment, request: ShowMatches) -> MatchTable:
+    """Show the games between policies on an environment with seats: a win matrix, and Elo ratings with intervals."""
+    version = get_version(session, environment, request.version)
+    table = match_table(session, version, request.split)
+    if table is None:
+        raise Conflict(f"{environment.name} declares no seats: one policy plays each episode.")
+    return table
+
+
+@operation(
+    "POST /environments/{environment}/matches",
+    role=Role.AUTHOR,
+    noun="matches",
+    command="match start",
+    status=201,
+    tool=True,
+    page="/leaderboards/{environment}?version={version}#matches",
+    notice="The games were queued. The table shows them as they are played.",
+)
+def start_round_robin(
+    session: Session, actor: Actor, environment: Environment, request: StartRoundRobin
+) -> RoundRobinResponse:
+    """Let several policies play each other: an evaluation for each pair that has not played these tasks yet."""
+    version = get_version(session, environment, request.version)
+    runs = start_matches(session, actor, version, request)
+    return RoundRobinResponse(
+        environment=environment.name, version=version.number, tag=runs[0].tags[0], run_ids=[run.id for run in runs]
+    )
 
 
 @operation("GET /leaderboards/{environment}", role=Role.VIEWER, command="leaderboard", tool=True)

@@ -7,11 +7,14 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import func, select
 
-from backend.domain.vocabulary import RunKind, RunStatus
+from backend.domain.results.ratings import MIN_GAMES
+from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus, Split
 from backend.environments.queries import get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
+from backend.policies.queries import policy_options
 from backend.results.comparison_page import ComparisonChoice, comparison_page
 from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderboard
+from backend.results.match_table import match_table
 from backend.results.schemas import LeaderboardRequest
 from backend.results.scores import best_steps
 from backend.runs.tables import Run
@@ -36,7 +39,7 @@ def show_comparison(
     newest = select(Run.id, Run.name, Run.kind, Run.created_at).where(*is_comparable)
     newest = newest.order_by(Run.created_at.desc(), Run.id.desc()).limit(MOST_CANDIDATES)
     of_version = [newest.where(Run.version_id == side.run.version_id) for side in context.sides[:1]]
-    candidates: dict[uuid.UUID, Row[Any]] = {
+    candidates = {
         row.id: row for statement in (*of_version, newest) for row in session.execute(statement)
     }
     context.candidates = list(candidates.values())
@@ -75,15 +78,25 @@ def show_leaderboard(
     numbers = session.scalars(select(EnvironmentVersion.number).where(of_environment)).all()
     board = get_leaderboard(session, name, choice.version, choice.exam) if numbers else None
     ranked = board.ranked if board else ()
+    evaluated = [row for row in ranked if row.policy_kind is not PolicyKind.HUMAN]
     ends = [end for row in ranked if row.reward for end in (row.reward.low, row.reward.high)]
     top_two, top = (
-        "/compare?" + urlencode({"run": [row.run_id for row in ranked[:count]]}, doseq=True) if len(ranked) > 1 else ""
+        "/compare?" + urlencode({"run": [row.run_id for row in evaluated[:count]]}, doseq=True)
+        if len(evaluated) > 1
+        else ""
         for count in (2, LEADERBOARD_COMPARISON)
     )
     export = {"version": board and board.version, "exam": choice.exam}
+    has_seats = board is not None and board.evaluated.typed_manifest.proctor.seats is not None
+    split = Split(board.setup.split) if board and board.setup else Split.HELDOUT
+    matches = match_table(session, board.evaluated, split) if board and has_seats else None
+    rated = [player.rating.elo for player in matches.players if player.rating.elo] if matches else []
     context = {
         "environment": environment,
         "board": board,  # None without a published version
+        "matches": matches,  # None without seats
+        "ratings": (min((elo.low for elo in rated), default=0.0), max((elo.high for elo in rated), default=1.0)),
+        "entrants": policy_options(session, board.evaluated.typed_manifest) if board and has_seats else (),
         "numbers": sorted(numbers, reverse=True),
         "low": min(ends, default=0.0),
         "high": max(ends, default=1.0),
@@ -92,6 +105,7 @@ def show_leaderboard(
         "export": f"/leaderboards/{name}/export.csv?"
         + urlencode({key: value for key, value in export.items() if value}),
         "least": MIN_COVERAGE,
+        "least_games": MIN_GAMES,
     }
     return page(request, "results/leaderboard.html", context, block="board")
 

@@ -1,17 +1,17 @@
 """What operations of results take and return."""
 
 import uuid
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import AliasPath, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.reward_bounds import RewardScale
 from backend.domain.statistics import Coverage, Estimate
-from backend.domain.vocabulary import Phase
+from backend.domain.vocabulary import Phase, Split
 from backend.errors import InvalidInput, NotFound
 from backend.operations.ids import parse_id
-from backend.operations.schemas import Request, Response
+from backend.operations.schemas import Cli, Request, Response
 from backend.results.baselines import BaselineResponse
 from backend.results.comparison import (
     MAX_SIDES,
@@ -86,6 +86,36 @@ class LeaderboardRequest(Request):
 
     version: int | None = Field(None, description="Version number. Default: the latest that was evaluated.")
     exam: str = Field("", description="Key of an evaluation setup. Default: the setup with the most policies.")
+
+
+class ShowMatches(Request):
+    version: int | None = Field(None, description="Version number. Default: the latest.")
+    split: Split = Field(Split.HELDOUT, description="Games on tasks of this split.")
+
+
+class StartRoundRobin(Request):
+    policies: Annotated[list[str], Cli(option="--policy")] = Field(
+        min_length=2,
+        max_length=12,
+        description="Two to twelve policies, by id or name, or `<policy id>:<checkpoint id>`.",
+    )
+    version: int | None = Field(None, description="Version number. Default: the latest.")
+    split: Split = Field(Split.HELDOUT, description="Split to take the tasks from.")
+    tasks: int = Field(50, ge=1, le=100_000, description="Number of tasks. Each pair plays each task from every seat.")
+    first_task: int = Field(0, ge=0, description="Index of the first task.")
+    seed: int = Field(0, ge=0, le=2**53, description="Sampling seed.")
+    temperature: float = Field(1.0, ge=0, le=5, allow_inf_nan=False, description="Sampling temperature. 0: greedy.")
+
+
+class RoundRobinResponse(Response):
+    """The evaluations of a round robin."""
+
+    environment: str
+    version: int
+    tag: str
+    """Tag of all its runs."""
+    run_ids: list[uuid.UUID]
+    """A run for each pair. Pairs that had played these tasks already have no new run."""
 
 
 def _at(first: str, *path: str | int, default: object = ...) -> Any:

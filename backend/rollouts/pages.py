@@ -19,6 +19,7 @@ from backend.environments.views import view_renderer
 from backend.errors import InvalidInput, NotFound
 from backend.graders.queries import grades_of_rollout
 from backend.graders.tables import Grade
+from backend.policies.queries import policy_options
 from backend.review.evidence import read_evidence
 from backend.review.fixtures import effects_of
 from backend.review.service import PICKED, pick, unpick
@@ -129,6 +130,7 @@ def show_rollout(
         "columns": columns_of(rollout.run, rollout),
         "weights": weights_of(rollout),
         "others": _other_seats(rollout, renderer),
+        "opponents": policy_options(session, rollout.group.task.version.typed_manifest) if rollout.seats else (),
         "siblings": members[:MAX_SIBLINGS],
         "sibling_count": len(members),
         "around": around,

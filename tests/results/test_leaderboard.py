@@ -9,11 +9,19 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
+from backend.domain.rollouts.rollout import task_of
 from backend.domain.runs.plans import EvaluationPlan, Sampling
-from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
+from backend.domain.vocabulary import PolicyKind, Role, RunKind, RunStatus, Split
 from backend.environments.tables import EnvironmentVersion
 from backend.runs.tables import Run
-from tests.factories import make_checkpoint, make_environment_version, make_policy, make_run
+from tests.factories import (
+    make_checkpoint,
+    make_environment_version,
+    make_member,
+    make_policy,
+    make_rollouts,
+    make_run,
+)
 
 
 @pytest.fixture
@@ -199,3 +207,50 @@ def test_scores_are_normalized_between_floor_and_gold(session: Session, viewer: 
     assert "normalized" in viewer.get(f"/leaderboards/{version.environment.name}").text
     rows = csv.DictReader(io.StringIO(viewer.get(f"/leaderboards/{version.environment.name}/export.csv").text))
     assert float(next(rows)["normalized"]) == pytest.approx(0.5)
+
+
+def test_first_unaided_episodes_of_people_are_a_baseline(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+) -> None:
+    sat(session, version, "model", 0.5, configuration=plan() | {"tasks": 2}, rollouts=2)
+    human = make_policy(session, "human", PolicyKind.HUMAN)
+    ada, bob, cleo = (make_member(session, role).person_id for role in (Role.AUTHOR, Role.REVIEWER, Role.TRAINER))
+
+    def play(person: Any, index: int, win: float, seed: int | None = None, **fields: Any) -> None:
+        usual = task_of(version.typed_manifest, Split.HELDOUT, index).seed
+        configuration = {"split": "heldout", "index": index}
+        given = {"kind": RunKind.PLAY, "created_by": person, "configuration": configuration, **fields}
+        run = make_run(session, version, human, seed=usual if seed is None else seed, **given)
+        make_rollouts(session, run, [[win] * len(run.columns)])
+
+    play(ada, 0, 1.0)
+    play(ada, 0, 0.0)  # knew the task
+    play(bob, 0, 0.0)
+    play(bob, 1, 1.0, progress={"phase": "over", "is_assisted": True})
+    play(ada, 1, 1.0, progress={"phase": "over", "authors": ["", "gold"]})
+    play(ada, 2, 1.0)  # not a task of the evaluation
+    [row] = board(viewer, version)["apart"]
+    assert (row["name"], row["mark"], row["policy_kind"], row["runs"]) == ("human", "by hand", "human", 2)
+    assert row["reason"] == "people played 1 of these tasks"
+    whole = sum(column.weight for column in version.typed_manifest.columns)
+    assert row["reward"]["mean"] == pytest.approx(whole / 2)
+    play(cleo, 1, 1.0)
+    ranked = board(viewer, version)["ranked"]
+    assert {row["name"] for row in ranked} == {"model", "human"}
+    page = viewer.get(f"/leaderboards/{version.environment.name}").text
+    assert "3 episodes" in page
+    assert "Compare the top two" not in page  # a person's episodes are no run
+
+
+def test_games_against_other_opponents_are_not_ranked_together(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+) -> None:
+    rival = {"policy_id": str(make_policy(session).id), "name": "rival"}
+    sat(session, version, "one", 0.5, configuration=plan(opponent=rival))
+    sat(session, version, "two", 0.6, configuration=plan(opponent=rival))
+    sat(session, version, "three", 0.7)
+    found = board(viewer, version)
+    assert [row["name"] for row in found["ranked"]] == ["two", "one"]
+    assert found["exam"]["label"].endswith("against rival")
+    assert found["apart"][0]["reason"].startswith("other opponent")
+    assert board(viewer, version, exam=found["exams"][1]["key"])["ranked"][0]["name"] == "three"

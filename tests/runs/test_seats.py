@@ -104,12 +104,13 @@ def test_the_pages_show_games_by_seat_and_every_seats_turns(
     detail = author.get(f"/rollouts/{won[0].id}").text
     assert "Seat o: wrong" in detail
     assert "You are O." in detail
-    assert "Continue by hand" not in detail
+    assert "Your seat" in detail
+    assert "Keep this episode" not in detail
     assert author.get(f"/api/v1/rollouts/{won[0].id}").json()["seats"]["others"][0]["policy"] == "wrong"
     refused = author.post(
-        f"/api/v1/environments/{duel.environment.name}/play/from", json={"rollout_id": str(won[0].id), "turns": 0}
+        f"/api/v1/environments/{duel.environment.name}/fixtures", json={"rollout_id": str(won[0].id), "name": "kept"}
     )
-    assert refused.status_code == 409
+    assert "the others would play differently" in refused.json()["detail"]
     [record, *_] = records(session, run, facts_of(session, run))
     read = native.read_table_row(native.table_row(record))
     assert read.seats == RolloutRecord.model_validate(record).seats

@@ -30,7 +30,7 @@ from workers.policies.base import Policy
 from workers.policies.openai_api import OpenAiPolicy
 from workers.storage.policies import load_policy
 from workers.tasks.environment_checks import check
-from workers.tasks.evaluations import evaluate, load_opponent
+from workers.tasks.evaluations import evaluate
 from workers.tasks.hand_play import play_on
 
 LARGE = 20_000_000  # parameters from which several threads are faster than one
@@ -43,46 +43,49 @@ def main() -> int:
     disable_progress_bar()
     structlog.contextvars.bind_contextvars(run_id=str(run_id))
     torch.set_num_threads(1)
+    policy_id: uuid.UUID | None = None  # none: only the opponent is a policy
+    checkpoint_id: uuid.UUID | None = None
     rival: Opponent | None = None
     ready: Policy | None = None  # the run's policy, if only its opponent is local
     ready_rival: Policy | None = None
+    sampling, workers = Sampling(), 1
     with transaction() as session:
         run = session.get_one(Run, run_id)
         if run.kind is RunKind.EVALUATION:
             policy_id, checkpoint_id = run.policy_id, run.checkpoint_id
             plan = EvaluationPlan.model_validate(run.configuration)
-            sampling, rival = plan.sampling, plan.opponent
-            ready, ready_rival = (
-                load_policy(session, {"policy_id": policy_id}, sampling, plan.workers),
-                load_opponent(session, plan),
-            )
+            sampling, rival, workers = plan.sampling, plan.opponent, plan.workers
         else:
-            request = PlayState.from_json(run.progress).mover
-            if run.kind is RunKind.CHECK:
-                request = run.configuration["reference"]
-            policy_id, sampling = uuid.UUID(request["policy_id"]), Sampling()
+            state = PlayState.from_json(run.progress)
+            request = run.configuration["reference"] if run.kind is RunKind.CHECK else state.mover
+            policy_id = uuid.UUID(request["policy_id"]) if request else None
             checkpoint_id = uuid.UUID(request["checkpoint_id"]) if request.get("checkpoint_id") else None
+            if run.kind is RunKind.PLAY and state.opponent:
+                rival = Opponent.model_validate(state.opponent)
+        if policy_id is not None and run.kind is not RunKind.CHECK:
+            ready = load_policy(session, {"policy_id": policy_id}, sampling, workers)
+        if rival is not None:
+            ready_rival = load_policy(session, rival.model_dump(), sampling, workers)
     with tempfile.TemporaryDirectory(prefix="proctor-model-") as folder:
-        source = None if ready else _weights_of(policy_id, checkpoint_id, Path(folder) / "weights")
-        is_evaluation = run.kind is RunKind.EVALUATION
+        source = None if ready or policy_id is None else _weights_of(policy_id, checkpoint_id, Path(folder) / "weights")
         # an adapter is always sampled in this process, on its base in the precision it was trained in
         is_whole = source is not None and not (isinstance(source, Path) and is_adapter(source))
-        if is_evaluation and rival is None and vllm.is_offered() and is_whole:
+        if run.kind is RunKind.EVALUATION and rival is None and vllm.is_offered() and is_whole:
             if isinstance(source, Path):
                 check_weight_files(source)
             with vllm.serving(str(source)) as endpoint:
                 evaluate(run_id, OpenAiPolicy(endpoint, sampling), job_id)
             return 0
-        policy = ready or _load(source, sampling)
-        if is_evaluation:
-            if rival is not None and ready_rival is None:
-                own = uuid.UUID(rival.checkpoint_id) if rival.checkpoint_id else None
-                ready_rival = _load(_weights_of(uuid.UUID(rival.policy_id), own, Path(folder) / "opponent"), sampling)
-            evaluate(run_id, policy, job_id, ready_rival)
-        elif run.kind is RunKind.CHECK:
+        policy = ready or (_load(source, sampling) if policy_id is not None else None)
+        if rival is not None and ready_rival is None:
+            own = uuid.UUID(rival.checkpoint_id) if rival.checkpoint_id else None
+            ready_rival = _load(_weights_of(uuid.UUID(rival.policy_id), own, Path(folder) / "opponent"), sampling)
+        if run.kind is RunKind.PLAY:
+            play_on(run_id, policy, ready_rival)
+        elif policy is not None and run.kind is RunKind.CHECK:
             check(run_id, policy)
-        else:
-            play_on(run_id, policy)
+        elif policy is not None:
+            evaluate(run_id, policy, job_id, ready_rival)
     return 0
 
 

@@ -22,7 +22,7 @@ from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import OF_EVALUATION, UNFINISHED, Phase, RolloutStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.results import figures
-from backend.results.matches import match_result
+from backend.results.matches import match_result, opponent_columns
 from backend.results.rewards import FigureScope, keep_rewards, read_rewards
 from backend.rollouts.tables import Group
 from backend.rollouts.tables import Rollout as RolloutRow
@@ -172,7 +172,7 @@ def summarize(session: Session, run: Run, *, seconds: float, played: int) -> dic
         "rollouts_per_second": round(played / seconds, 3) if seconds > 0 else None,
     }
     if (match := match_result(session, run)) is not None:
-        summary["match"] = asdict(match)
+        summary["match"] = {**asdict(match), "opponent_columns": opponent_columns(session, run)}
     if cheating is not None:
         interval = {"rate": cheating.value, "low": cheating.low, "high": cheating.high}
         summary["cheat_rate"] = {**interval, "passed": cheating.found, "played": cheating.looked_at}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from backend.domain.text import JsonObject
+from backend.domain.vocabulary import Queue
 
 
 class PlayPhase(StrEnum):
@@ -36,6 +37,15 @@ class PlayState:
     """The policy that plays the next turns: {policy_id, checkpoint_id, name}; empty: none."""
     moves: int = 0
     """Maximum number of turns that it plays."""
+    seat: str = ""
+    """The person's seat in an environment that has seats; empty: by the task."""
+    opponent: JsonObject = field(default_factory=dict)
+    """The policy that takes the other seats, like `mover`; empty: the manifest's script."""
+    others: dict[str, list[JsonObject]] = field(default_factory=dict)
+    """Replies of the other seats, which are replayed like the person's: fields of the reply, `after`, the number of
+    replies on the person's seat before it, and `by`, the name of its policy."""
+    is_assisted: bool = False
+    """A reply is not the person's, was taken back or began in another episode: the episode is not a baseline."""
     revision: int = 1
     """Number of requests, to detect stale pages."""
     asked_at: str = ""
@@ -48,6 +58,12 @@ class PlayState:
     """Reason why it is stuck."""
     divergence: str = ""
     """Description of where the replay diverged: the environment is not deterministic."""
+
+    @property
+    def queue(self) -> Queue:
+        """Where the next job runs: local models need the queue of models."""
+        is_local = any(policy.get("queue") == Queue.GPU for policy in (self.mover, self.opponent))
+        return Queue.GPU if is_local else Queue.CPU
 
     def as_json(self) -> JsonObject:
         return {name: getattr(self, name) for name in self.__slots__}
