@@ -1,0 +1,28 @@
+"""What axe finds on a page: barriers for people who use a keyboard, a screen reader or a magnifier."""
+
+from collections.abc import Sequence
+
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import Page
+
+_RUN = """async (only) => {
+  const { violations } = await axe.run(document, {
+    resultTypes: ["violations"],
+    rules: { "target-size": { enabled: true } },
+    ...(only.length ? { runOnly: { type: "rule", values: only } } : {}),
+  });
+  return violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html.slice(0, 160)}`));
+}"""
+
+
+def barriers(page: Page, only: Sequence[str] = ()) -> list[str]:
+    """Return the rule and the element of every violation. `only`: these rules instead of all."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_SCRIPT)
+    found: list[str] = page.evaluate(_RUN, list(only))
+    return found
+
+
+def is_too_wide(page: Page) -> bool:
+    """Whether the page scrolls sideways."""
+    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
