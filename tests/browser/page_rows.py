@@ -79,7 +79,9 @@ def make_page_rows(
     )
     task = choose_task(version.typed_manifest, Split.HELDOUT, index=0)
     link = create_share(session, actor, CreateShare(kind="run", item=[str(evaluation.id)], days=7))[1]
-    grader = Grader(name="with_a_test", kind=GraderKind.JUDGE, policy_id=evaluation.policy_id, settings={"kind": "judge"})
+    grader = Grader(
+        name="with_a_test", kind=GraderKind.JUDGE, policy_id=evaluation.policy_id, settings={"kind": "judge"}
+    )
     session.add(grader)
     session.flush()
     return names | {
