@@ -515,7 +515,7 @@ class EditedFile(BaseModel):
 
 
 class OpenFile(BaseModel):
-    """What the editor shows while a form next to it changes other files."""
+    """The file in the editor while a form next to it changes other files."""
 
     path: str = Field(max_length=1000)
     mark: str = ""

@@ -177,7 +177,7 @@ def section_about_error(error: Exception, path: str) -> str:
 
 
 def section_about_failure(kind: str | None) -> str:
-    """Return the address of what to do when a rollout or a run of this kind failed."""
+    """Return the address of the advice about a failed rollout or run of this kind."""
     return docs_address(FAILURES.get(kind or "", "failures"))
 
 

@@ -26,3 +26,23 @@ def barriers(page: Page, only: Sequence[str] = ()) -> list[str]:
 def is_too_wide(page: Page) -> bool:
     """Whether the page scrolls sideways."""
     return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+
+_CUT_OFF = """() => [...document.querySelectorAll(".table-box")].flatMap((box) => {
+  if (!box.checkVisibility() || box.scrollWidth <= box.clientWidth + 1) return [];
+  const end = box.getBoundingClientRect().right + 1;
+  const heads = [...box.querySelectorAll("thead tr:first-child > *")].filter((head) => head.checkVisibility());
+  const points = heads.filter((head) => head.matches("[data-point]"));
+  const name = box.firstElementChild.getAttribute("aria-label") ?? "a table";
+  if (!points.length) return [`${name}: wider than its box, and no column is marked as its point`];
+  return points.filter((head) => head.getBoundingClientRect().right > end).map((head) => `${name}: ${head.innerText}`);
+})"""
+
+
+def cut_off(page: Page) -> list[str]:
+    """Return columns that carry the point of a table and lie beyond the edge of its box.
+
+    Every table that is wider than its box names such columns: `data-point` at their headings.
+    """
+    found: list[str] = page.evaluate(_CUT_OFF)
+    return found

@@ -3,14 +3,15 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Locator, Page, expect
 from starlette.routing import Route
 
 from backend.core.session import transaction
 from backend.web.identity import SESSION_COOKIE
-from tests.browser.barriers import barriers, is_too_wide
+from tests.browser.barriers import barriers, cut_off, is_too_wide
 from tests.browser.installation import separate_database
 from tests.browser.rows import make_rows
 from tests.web_server import web_of_installation, web_served
@@ -78,6 +79,7 @@ SHAPES = (
     "/runs/import",
     "/runs/{asked}/graders",
     "/runs/{copy}/before-after",
+    "/runs/{dpo}",
     "/runs/{evaluation}",
     "/runs/{evaluation}/configuration",
     "/runs/{evaluation}/export",
@@ -87,8 +89,11 @@ SHAPES = (
     "/runs/{evaluation}/rescore",
     "/runs/{evaluation}/rollouts",
     "/runs/{evaluation}/safeguards",
+    "/runs/{games}",
     "/runs/{onset}/studies",
+    "/runs/{rejection_sampling}",
     "/runs/{scored}/studies",
+    "/runs/{self_play}",
     "/runs/{training}",
     "/runs/{training}/alarms",
     "/runs/{training}/branch",
@@ -106,6 +111,7 @@ SHAPES = (
     "/training/examples",
     "/training/examples/{examples}",
     "/training/new",
+    "/training/preflights/{advised}",
     "/training/preflights/{preflight}",
 )
 """Addresses with names of made-up rows. `test_every_page_has_a_shape` compares them with the application's routes."""
@@ -156,15 +162,81 @@ def shapes(address: str, browser: Browser) -> Iterator[Shapes]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_page_has_a_barrier(shapes: Shapes, shape: str) -> None:
     page = shapes.page
-    page.emulate_media(color_scheme="light")
-    page.set_viewport_size({"width": 1440, "height": 900})
+    show(page, 1440, "light")
     response = page.goto(shape.format(**shapes.names))
     assert response is not None
     assert response.status == 200
     page.evaluate("document.querySelectorAll('details:not(.drop)').forEach((each) => { each.open = true; })")
-    found = {"light": barriers(page), "sideways": is_too_wide(page)}
-    page.emulate_media(color_scheme="dark")
-    found["dark"] = barriers(page, sorted(THEMES))
-    page.set_viewport_size({"width": 390, "height": 844})
-    found |= {"phone": barriers(page, sorted(SIZES)), "phone, sideways": is_too_wide(page)}
+    found: dict[str, object] = {"light": barriers(page), "too wide": is_too_wide(page)}
+    page.evaluate("document.documentElement.style.fontSize = '200%'")
+    found["too wide with twice the text"] = is_too_wide(page)
+    page.evaluate("document.documentElement.style.fontSize = ''")
+    show(page, 720, "dark")
+    found |= {"dark": barriers(page, sorted(THEMES)), "too wide at 200%": is_too_wide(page)}
+    show(page, 390, "dark")
+    found |= {"phone": barriers(page, sorted(SIZES)), "too wide for a phone": is_too_wide(page)}
+    found["cut off on a phone"] = cut_off(page)
     assert {place: each for place, each in found.items() if each} == {}
+
+
+def show(page: Page, width: int, theme: Literal["light", "dark"]) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.set_viewport_size({"width": width, "height": 844})
+
+
+def test_a_run_is_launched_by_keyboard(shapes: Shapes) -> None:
+    page, keys = shapes.page, shapes.page.keyboard
+    show(page, 1440, "light")
+    page.goto("/")
+    keys.press("Tab")
+    expect(page.get_by_role("link", name="To the content")).to_be_focused()
+    keys.press("Enter")
+    keys.press("g")
+    keys.press("t")
+    page.wait_for_url("**/training/new*")
+    tab_to(page, page.get_by_label("Environment version"))
+    keys.type("tictactoe v1")
+    tab_to(page, page.get_by_label("Name of the policy"))
+    keys.type("by keyboard")
+    tab_to(page, page.get_by_label("Reason to train without a certificate"))
+    keys.type("to try the keys")
+    keys.press("Escape")  # leave the field, so that keys are shortcuts again
+    keys.press("s")
+    page.wait_for_url("**/runs/*")
+    expect(page.locator("h1")).to_contain_text("by keyboard")
+
+
+def test_runs_are_compared_and_exported_by_keyboard(shapes: Shapes) -> None:
+    page, keys = shapes.page, shapes.page.keyboard
+    show(page, 1440, "dark")
+    page.goto("/runs?kind=evaluation&environment=tictactoe")
+    boxes = page.get_by_role("checkbox", name="Select")
+    for box in (boxes.nth(0), boxes.nth(1)):
+        tab_to(page, box)
+        keys.press("Space")
+    tab_to(page, page.get_by_role("button", name="Compare"), key="Shift+Tab")
+    keys.press("Enter")
+    page.wait_for_url("**/compare?*")
+    export = page.locator(".table-frame .export").first
+    tab_to(page, export.locator("summary"))
+    keys.press("Enter")
+    tab_to(page, export.get_by_role("button", name="CSV"))
+    with page.expect_download() as download:
+        keys.press("Enter")
+    assert download.value.suggested_filename.endswith(".csv")
+
+
+HAS_VISIBLE_FOCUS = """() => {
+  const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement);
+  return outlineStyle !== "none" && parseFloat(outlineWidth) >= 2;
+}"""
+
+
+def tab_to(page: Page, target: Locator, key: str = "Tab") -> None:
+    """Move the focus, which is visible wherever it stops."""
+    for _ in range(120):
+        page.keyboard.press(key)
+        assert page.evaluate(HAS_VISIBLE_FOCUS), page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
+        if target.evaluate("element => element === document.activeElement"):
+            return
+    pytest.fail(f"the keyboard does not reach {target}")

@@ -1,4 +1,4 @@
-"""What every check tells an author."""
+"""Every check has an example of code that meets it."""
 
 import ast
 import inspect
