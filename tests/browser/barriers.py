@@ -31,9 +31,10 @@ def is_too_wide(page: Page) -> bool:
 _CUT_OFF = """() => [...document.querySelectorAll(".table-box")].flatMap((box) => {
   if (!box.checkVisibility() || box.scrollWidth <= box.clientWidth + 1) return [];
   const end = box.getBoundingClientRect().right + 1;
-  const heads = [...box.querySelectorAll("thead tr:first-child > *")].filter((head) => head.checkVisibility());
-  const points = heads.filter((head) => head.matches("[data-point]"));
-  const name = box.firstElementChild.getAttribute("aria-label") ?? "a table";
+  const table = box.querySelector("table");
+  const numbers = (table?.dataset.point ?? "").split(" ").map(Number);
+  const points = [...box.querySelectorAll("thead tr:first-child > *")].filter((_, index) => numbers.includes(index + 1));
+  const name = table?.getAttribute("aria-label") ?? "a table";
   if (!points.length) return [`${name}: wider than its box, and no column is marked as its point`];
   return points.filter((head) => head.getBoundingClientRect().right > end).map((head) => `${name}: ${head.innerText}`);
 })"""
@@ -42,7 +43,7 @@ _CUT_OFF = """() => [...document.querySelectorAll(".table-box")].flatMap((box) =
 def cut_off(page: Page) -> list[str]:
     """Return columns that carry the point of a table and lie beyond the edge of its box.
 
-    Every table that is wider than its box names such columns: `data-point` at their headings.
+    Every table that is wider than its box names such columns (`point` of `ui.table`).
     """
     found: list[str] = page.evaluate(_CUT_OFF)
     return found

@@ -65,9 +65,9 @@ def make_page_rows(
     for again, original in zip(factories.make_rollouts(session, copy, columns, group_size=4), rollouts, strict=True):
         again.source_id = original.id
     project = create_project(session, actor, CreateProject(name="Puzzles", description="Word games and sums."))
-    for name, kind in (("team-chat", DestinationKind.SLACK), ("archive", DestinationKind.WEBHOOK)):
+    for name in ("team-chat", "archive"):
         configuration = {"url": f"https://{name}.example/hook"}
-        session.add(NoticeDestination(name=name, kind=kind, configuration=configuration))
+        session.add(NoticeDestination(name=name, kind=DestinationKind.WEBHOOK, configuration=configuration))
     session.flush()
     announce(
         session,
@@ -77,6 +77,7 @@ def make_page_rows(
         path="/runs",
         for_destinations=True,
     )
+    export = _export(session, version)
     task = choose_task(version.typed_manifest, Split.HELDOUT, index=0)
     link = create_share(session, actor, CreateShare(kind="run", item=[str(evaluation.id)], days=7))[1]
     grader = Grader(
@@ -91,9 +92,11 @@ def make_page_rows(
         "batch": str(batch),
         "project": str(project.id),
         "shared": link.rpartition("/")[2],
+        "editable": str(grader.id),
         "grader_try": f"{grader.id}/tries/{try_grader(session, grader, [rollouts[0].id]).id}",
         "examples": str(_examples(session).id),
-        "export": str(_export(session, version).id),
+        "export": str(export.id),
+        "checkpoint": str(export.checkpoint_id),
         "import": str(_import(session).id),
         "play": str(start_play(session, actor, version.environment, version, task).id),
         "draft_score": str(score_by_draft(session, rollouts[0].id).id),

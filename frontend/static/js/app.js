@@ -110,6 +110,20 @@
     if (time) time.title = exact(time);
   });
 
+  // What scrolls can be scrolled by keyboard in every browser; what fits is no stop of the Tab key.
+  const reachable = () => {
+    for (const box of document.querySelectorAll(".table-box, pre, .diff, .try-columns, .prose table")) {
+      const scrolls = box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1;
+      if (!scrolls) { if (box.dataset.scrolls) { box.removeAttribute("tabindex"); delete box.dataset.scrolls; } continue; }
+      if (box.hasAttribute("tabindex")) continue;
+      Object.assign(box, { tabIndex: 0 }).dataset.scrolls = "true";
+    }
+  };
+  reachable();
+  for (const name of ["htmx:after:swap", "htmx:sse:after:message", "toggle"]) document.addEventListener(name, reachable, true);
+  let resized = 0;
+  addEventListener("resize", () => { cancelAnimationFrame(resized); resized = requestAnimationFrame(reachable); });
+
   // Leave no open drop-down behind.
   const dropped = () => document.querySelectorAll("details.drop[open]");
   document.addEventListener("click", (event) => {
