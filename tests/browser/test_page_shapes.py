@@ -189,6 +189,7 @@ def set_text_size(page: Page, pixels: int) -> None:
 def show(page: Page, width: int, theme: Literal["light", "dark"]) -> None:
     page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": width, "height": 844})
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def test_a_run_is_launched_by_keyboard(shapes: Shapes) -> None:
