@@ -39,6 +39,7 @@ _ATTRIBUTES = {
         *("scope", "start", "tabindex", "title", "value", "width", "aria-label", "aria-hidden", "aria-current"),
         *("cx", "cy", "d", "points", "preserveAspectRatio", "r", "rx", "ry", "text-anchor", "transform", "viewBox"),
         *("x", "x1", "x2", "y", "y1", "y2", "data-change", "data-cited", "data-failed", "data-kind", "data-line"),
+        *("data-point", "data-spare"),
         *("data-role", "data-sign", "data-state", "data-tone", "data-tool", "data-wide"),
     )
 }
@@ -71,6 +72,8 @@ class _Stripper(HTMLParser):
             kept = {_ATTRIBUTES[name]: value for name, value in given.items() if name in _ATTRIBUTES}
             if tag == "img":
                 kept["src"] = given["src"]
+            if given.get("class") == "table-box":
+                kept["tabindex"] = "0"  # no script lets the keyboard scroll it
             written = "".join(f' {name}="{escape(value)}"' for name, value in kept.items())
             self.parts.append(f"<{tag}{written}>")
             if tag == "time" and given.get("title"):  # "3 hours ago" would soon be wrong
