@@ -2,10 +2,13 @@
 
 import uuid
 from dataclasses import asdict
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Export
+from backend.core.artifacts import put_file
 from backend.core.queue import keep_answer
 from backend.deletions.schemas import DeleteItems
 from backend.deletions.service import delete_items
@@ -15,6 +18,7 @@ from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id
 from backend.domain.notifications.notices import DestinationKind, NoticeKind
 from backend.domain.projects.access import ProjectAccess
+from backend.domain.training.example_lines import write_line
 from backend.domain.training.examples import Conversation, ExampleStatistics
 from backend.domain.vocabulary import CheckStatus, ExportStatus, Role, RunKind, RunStatus, Split
 from backend.environments import red_team
@@ -133,6 +137,10 @@ def _examples(session: Session) -> ExampleFile:
     said = [{"role": "user", "content": "Your move?"}, {"role": "assistant", "content": "<move>4</move>"}]
     statistics.add(Conversation(said, (True,), reward=1.0, level=0, task="3"))
     row = ExampleFile(name="openings.jsonl", artifact=f"lessons/{new_id()}", size_bytes=4200, conversations=1)
+    with NamedTemporaryFile() as file:
+        file.write(write_line(statistics.examples[0]))
+        file.flush()
+        put_file(Path(file.name), row.artifact)
     row.statistics = statistics.as_json()
     session.add(row)
     session.flush()

@@ -168,7 +168,9 @@ def problems_of(page: Page, path: str) -> dict[str, object]:
     response = page.goto(path)
     assert response is not None
     assert response.status == 200, response.status
-    page.evaluate("document.querySelectorAll('details:not(.drop, .numbers)').forEach((each) => { each.open = true; })")
+    page.evaluate(
+        "document.querySelectorAll('details:not(.drop, .numbers, .launch-more)').forEach((each) => { each.open = true; })"
+    )
     found: dict[str, object] = {"light": barriers(page), "too wide": is_too_wide(page)}
     set_text_size(page, 32)  # half as many letters fit, as at 200% zoom
     found["too wide with twice the text"] = is_too_wide(page)
