@@ -123,6 +123,8 @@ NO_PAGES = re.compile(
     r"|/notices/bell|/evaluations/estimate|/rollouts/\{rollout_id\}/(messages|find)|/runs/\{run_id\}/rollouts/choose"
     r"|/training/(examples|pairs)/preview"
 )
+FOLDED = "details:not(.drop, .numbers, .launch-more)"
+"""What is opened before one looks: not menus, and not what holds thousands of elements of the same shapes."""
 VARYING = ("color-contrast", "link-in-text-block", "scrollable-region-focusable", "target-size")
 """Rules whose outcome depends on the theme or the width."""
 
@@ -168,9 +170,7 @@ def problems_of(page: Page, path: str) -> dict[str, object]:
     response = page.goto(path)
     assert response is not None
     assert response.status == 200, response.status
-    page.evaluate(
-        "document.querySelectorAll('details:not(.drop, .numbers, .launch-more)').forEach((each) => { each.open = true; })"
-    )
+    page.evaluate(f"document.querySelectorAll('{FOLDED}').forEach((each) => {{ each.open = true; }})")
     found: dict[str, object] = {"light": barriers(page), "too wide": is_too_wide(page)}
     set_text_size(page, 32)  # half as many letters fit, as at 200% zoom
     found["too wide with twice the text"] = is_too_wide(page)
