@@ -4,6 +4,7 @@
 """
 
 import ast
+import inspect
 import itertools
 import subprocess
 import sys
@@ -43,7 +44,13 @@ def checks() -> str:
     for theme, members in itertools.groupby(CHECKS, key=lambda check: check.theme):
         lines += ["", f"## {theme.capitalize()}"]
         lines += ["| check | condition | method and threshold | runs |", "|---|---|---|---|"]
-        lines += [f"| `{each.id}` | {each.sentence} | {each.method} | {each.cost.value} |" for each in members]
+        checks = list(members)
+        lines += [
+            f"| [`{each.id}`](#{each.id}) | {each.sentence} | {each.method} | {each.cost.value} |" for each in checks
+        ]
+        for each in checks:
+            example = inspect.cleandoc(each.example)
+            lines += ["", f"### {each.id}", f"{each.label}. {each.advice} Example:", "", "```text", example, "```"]
     return "\n".join((*lines, "", "Thresholds without a source are Proctor's choice.", ""))
 
 

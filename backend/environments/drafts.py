@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.orm import Session
 
 from backend.core.events import announce, topic_of
+from backend.domain.environments.fixtures import is_fixture, replace_column
 from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid, check_files
 from backend.environments.queries import get_draft
 from backend.environments.scaffold import with_generated, without_generated
@@ -98,6 +99,30 @@ def delete_file(
     if text_mark(draft.files[path]) != mark:
         raise DraftChanged(f"Nothing was deleted: {path} was saved after you opened it.")
     return write_draft(session, actor, draft, {known: text for known, text in draft.files.items() if known != path})
+
+
+def replace_fixture_column(
+    session: Session, actor: Actor | None, environment: Environment, name: str, heir: str, revision: int
+) -> dict[str, str]:
+    """Rename a column in all fixtures of the draft, or remove it. Returns the fixtures as they were, to undo it."""
+    draft = locked_draft(session, environment)
+    refuse_unseen(draft.revision, revision)
+    changed = replace_column(draft.files, name, heir)
+    before = {path: draft.files[path] for path in changed}
+    files = {path: changed.get(path, text) for path, text in draft.files.items()}
+    write_draft(session, actor, draft, {path: text for path, text in files.items() if text is not None})
+    return before
+
+
+def restore_fixtures(
+    session: Session, actor: Actor | None, environment: Environment, fixtures: Mapping[str, str], revision: int
+) -> EnvironmentDraft:
+    """Write fixtures of the draft as they were before they were changed together."""
+    draft = locked_draft(session, environment)
+    refuse_unseen(draft.revision, revision)
+    if others := [path for path in fixtures if not is_fixture(path)]:
+        raise InvalidInput(fields={"fixtures": f"{others[0][:200]} is not a fixture."})
+    return write_draft(session, actor, draft, {**draft.files, **fixtures})
 
 
 def text_mark(text: str) -> str:

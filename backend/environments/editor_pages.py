@@ -11,11 +11,12 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.diff import diff_files
+from backend.domain.environments.fixtures import undeclared_columns
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.environments import drafts, queries, service, trials
 from backend.environments.play import rollout_of
 from backend.environments.scaffold import generated_files, with_generated
-from backend.environments.schemas import EditedFile
+from backend.environments.schemas import EditedFile, FixtureColumn, FixturesBefore
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.validation import (
     column_sources,
@@ -162,6 +163,38 @@ def delete_file(
     return see_other(f"/environments/{name}/edit", f"{path} is deleted from the draft.")
 
 
+@router.post("/environments/{name}/fixtures/column")
+def replace_fixture_column(
+    request: Request,
+    session: SessionDep,
+    actor: Author,
+    name: str,
+    form: Annotated[FixtureColumn, Depends(read_form(FixtureColumn))],
+) -> HTMLResponse:
+    """Rename or remove a column in all fixtures. The page then offers to undo it."""
+    environment = queries.get_environment(session, name)
+    before = drafts.replace_fixture_column(session, actor, environment, form.column, form.heir, form.revision)
+    count = f"{len(before)} fixture{'s' if len(before) != 1 else ''}"
+    done = f"{form.column} is now {form.heir} in {count}." if form.heir else f"{form.column} was removed from {count}."
+    draft = queries.get_draft(session, environment)
+    told = {"mark": form.mark, "done": done, "fixtures_before": before}
+    return _edit_page(request, session, environment, draft, form.path, None, told)
+
+
+@router.post("/environments/{name}/fixtures/restore")
+def restore_fixtures(
+    request: Request,
+    session: SessionDep,
+    actor: Author,
+    name: str,
+    form: Annotated[FixturesBefore, Depends(read_form(FixturesBefore))],
+) -> HTMLResponse:
+    environment = queries.get_environment(session, name)
+    draft = drafts.restore_fixtures(session, actor, environment, form.fixtures, form.revision)
+    told = {"mark": form.mark, "done": "The fixtures are as they were."}
+    return _edit_page(request, session, environment, draft, form.path, None, told)
+
+
 @router.post("/environments/{name}/draft/version")
 def bring_back(
     session: SessionDep,
@@ -239,12 +272,15 @@ def _edit_page(
         "manifest": manifest,
         "tree": folder_tree(draft.files),
         "generated": sorted(generated_files(draft.files)),
+        "undeclared": undeclared_columns(files, manifest) if manifest else (),
         "sources": column_sources(manifest.columns, files) if manifest else (),
         "lost": functions_without_column(manifest.columns, files) if manifest else (),
         "trial": trials.trial_view(session, draft, person_id, manifest) if person_id else None,
         "versions": versions[:6],
         "newest": versions[0].number if versions else None,
         "message": "",
+        "done": "",
+        "fixtures_before": None,  # to undo what was done
         "conflict": None,
         "is_quiet": False,  # saved while typing: messages on the page stay
         "beside": beside,

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
 from fastapi import UploadFile
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json
 
 from backend.domain.environments.fixtures import FixtureKind
 from backend.domain.environments.manifest import Name
@@ -562,6 +562,27 @@ class EditedFile(BaseModel):
     """Score past rollouts with the published version's rewards."""
     beside: uuid.UUID | None = None
     """Rollout that is shown next to the code."""
+
+
+class OpenFile(BaseModel):
+    """The file in the editor while a form next to it changes other files."""
+
+    path: str = Field(max_length=1000)
+    mark: str = ""
+    revision: int = Field(ge=1)
+
+
+class FixtureColumn(OpenFile):
+    """A column that fixtures state and the manifest does not declare."""
+
+    column: str = Field(max_length=200)
+    heir: str = Field("", max_length=200)
+    """Its new name. Default: it is removed from the fixtures."""
+
+
+class FixturesBefore(OpenFile):
+    fixtures: Json[dict[Annotated[str, Field(max_length=200)], str]]
+    """Text by path."""
 
 
 # Imports

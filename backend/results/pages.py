@@ -39,9 +39,7 @@ def show_comparison(
     newest = select(Run.id, Run.name, Run.kind, Run.created_at).where(*is_comparable)
     newest = newest.order_by(Run.created_at.desc(), Run.id.desc()).limit(MOST_CANDIDATES)
     of_version = [newest.where(Run.version_id == side.run.version_id) for side in context.sides[:1]]
-    candidates = {
-        row.id: row for statement in (*of_version, newest) for row in session.execute(statement)
-    }
+    candidates = {row.id: row for statement in (*of_version, newest) for row in session.execute(statement)}
     context.candidates = list(candidates.values())
     trained = [run.id for run in context.candidates if run.kind is RunKind.TRAINING]
     context.best = best_steps(session, trained)

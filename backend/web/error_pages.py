@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
+from backend.web.docs_links import section_about_error
 from backend.web.field_messages import sentence_about
 from backend.web.page import page, wants_block
 from backend.web.refill import refill
@@ -105,7 +106,7 @@ def respond(request: Request, error: AppError, incident: str = "") -> Response:
     else:
         title = _TITLES.get(error.status, "Something went wrong")
         context = {"title": title, "message": error.message, "status": error.status, "fields": fields}
-        context["incident"] = incident
+        context |= {"incident": incident, "docs_url": section_about_error(error, request.url.path)}
         response = page(request, "errors/error.html", context, block="partial", status=error.status)
         if wants_block(request):
             response.headers["HX-Reswap"] = "none"

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from backend.web.docs_site import section_about
+from backend.web.docs_links import section_about
 from backend.web.identity import Actor
 from backend.web.templating import templates
 

@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from backend.settings import PROJECT_ROOT, get_settings
-from backend.web import svg
+from backend.web import docs_links, svg
 from backend.web.form_data import form_fields
 from backend.web.formats import FILTERS, PRECISION
 
@@ -62,6 +62,9 @@ def templates() -> Environment:
         "static": static_url,
         "version": product_version(),
         "precision": PRECISION,
+        "docs": docs_links.docs_address,
+        "docs_of_setting": docs_links.section_about_setting,
+        "docs_of_failure": docs_links.section_about_failure,
     }
     return environment
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 from alembic import command
 from alembic.config import Config
@@ -43,6 +44,9 @@ def installation() -> Iterator[str]:
             config = Config(PROJECT_ROOT / "alembic.ini")
             config.set_main_option("sqlalchemy.url", postgres.url().replace("%", "%%"))
             command.upgrade(config, "head")
+            other = postgres.url().replace("+psycopg", "").replace("/postgres?", "/template1?")
+            with psycopg.connect(other, autocommit=True) as connection:
+                connection.execute("CREATE DATABASE separate TEMPLATE postgres")
             with web_served(create_app()) as address:
                 yield address
     finally:
@@ -50,6 +54,20 @@ def installation() -> Iterator[str]:
         get_settings.cache_clear()
         postgres.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def separate_database() -> Iterator[None]:
+    """Let this process use an installation's second database, which has no rows yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DATABASE_URL", get_settings().database_url.replace("/postgres?", "/separate?"))
+        get_settings.cache_clear()
+        forget_engine()
+        try:
+            yield
+        finally:
+            forget_engine()
+    get_settings.cache_clear()
 
 
 def cookie_for(session: Session, person: Person) -> str:

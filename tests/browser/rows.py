@@ -20,6 +20,7 @@ from backend.web.identity import hash_secret, new_secret
 from tests import factories
 from tests.browser.installation import cookie_for
 from tests.browser.judging_rows import make_judging_rows
+from tests.browser.page_rows import make_page_rows
 from tests.browser.recipe_rows import make_recipe_rows
 
 
@@ -79,6 +80,7 @@ def make_rows(session: Session) -> dict[str, str]:
             "link": link,
         }
         | make_judging_rows(session)
+        | make_page_rows(session, admin, version, evaluation, rollouts)
         | make_recipe_rows(session)
     )
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Download, Locator, Page, expect
 
 from backend.core.session import transaction
@@ -100,12 +99,6 @@ def test_a_chart_is_looked_into_shared_and_saved(page: Page, address: str, runs:
     assert [row[0] for row in settings] == ["setting", "GRPO: Learning rate", "Seed"]
     assert "Learning" in _save(page, table, "SVG", tmp_path).read_text()
 
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        violations = Axe().run(page).response["violations"]
-        assert [each["id"] for each in violations] == []
-    page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert witness.problems == []
 
 

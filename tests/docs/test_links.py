@@ -2,12 +2,30 @@
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from docutils.nodes import make_id
 
+import backend.app  # noqa: F401 - all errors are declared
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.vocabulary import ErrorKind, RunKind
+from backend.errors import AppError, NotAllowed, NotFound
+from backend.graders.service import GraderIsUsed
 from backend.settings import PROJECT_ROOT
-from backend.web.docs_site import SECTIONS, section_about
+from backend.training.launch_form import launch_sections
+from backend.web.docs_links import (
+    ERRORS,
+    FAILURES,
+    SECTIONS,
+    SETTINGS,
+    section_about,
+    section_about_error,
+    section_about_failure,
+    section_about_setting,
+)
+from backend.web.templating import TEMPLATES
 
 GENERATED = {"cli.md", "settings.md", "api-operations.md", "check-list.md", "detector-list.md", "rollout-fields.md"}
 PAGES = [
@@ -44,12 +62,47 @@ def test_every_relative_link_and_anchor_resolves(page: Path) -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize("section", sorted(set(SECTIONS.values())))
+IN_TEMPLATES = {
+    section
+    for template in TEMPLATES.rglob("*.html")
+    for section in re.findall(r"""\bdocs\("([^"]+)"\)""", template.read_text())
+}
+LINKED = {*SECTIONS.values(), *SETTINGS.values(), *ERRORS.values(), *FAILURES.values(), *IN_TEMPLATES}
+
+
+@pytest.mark.parametrize("section", sorted(LINKED))
 def test_sections_that_pages_link_to_exist(section: str) -> None:
+    """Anchors of the site, which docutils makes of headings."""
     page, _, anchor = section.partition("#")
     source = PROJECT_ROOT / "docs" / f"{page}.md"
-    assert source.exists()
-    assert not anchor or anchor in anchors_of(source)
+    if source.name in GENERATED:
+        assert not anchor
+        return
+    headings = re.findall(r"^#{1,6} (.+)$", CODE.sub("", source.read_text()), re.MULTILINE)
+    assert not anchor or anchor in {make_id(heading.replace("`", "")) for heading in headings}
+
+
+def test_every_setting_error_and_failure_has_a_section() -> None:
+    blocks = {section.name for section in launch_sections(TrainingConfiguration())} - {""}
+    assert blocks <= SETTINGS.keys()
+    names = {field.name for section in launch_sections(TrainingConfiguration()) for field in section.fields}
+    assert [name for name in SETTINGS if name not in names | blocks] == []
+    assert section_about_setting("grpo.epsilon") == "/docs/training.html#losses"
+    assert section_about_setting("grpo.steps") == "/docs/training.html#grpo"
+    assert section_about_setting("threads") == "/docs/engines.html"
+    assert {*ErrorKind, *RunKind} <= FAILURES.keys()
+    assert section_about_failure(None) == "/docs/failures.html"
+    assert section_about_error(NotAllowed(), "/runs") == "/docs/accounts.html#roles"
+    assert section_about_error(GraderIsUsed(), "/policies") == "/docs/graders.html"
+    assert section_about_error(NotFound(), "/runs/0190/rollouts") == "/docs/filters.html"
+    classes = {each.__name__ for each in all_errors(AppError)} | {"SecretUnreadable"}
+    assert {name for name in ERRORS if name[0].isupper()} <= classes
+
+
+def all_errors(kind: type[AppError]) -> Iterator[type[AppError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from all_errors(each)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The editor: saving, conflicts of two tabs, problems while typing, publishing, file names."""
 
+import html
 import re
 import time
 
@@ -10,7 +11,9 @@ from sqlalchemy.orm import Session
 
 from backend.core.tables import Job
 from backend.environments.drafts import text_mark
+from backend.environments.library import render_template
 from backend.environments.queries import find_version, get_draft
+from backend.environments.service import create_environment
 from backend.environments.tables import Environment
 from tests.environments.packages import make_files
 from tests.factories import make_rollouts, make_run
@@ -255,3 +258,33 @@ def test_a_hostile_template_is_a_problem_on_the_page_and_nothing_waits_for_it(
     assert page.status_code == 200
     assert told in page.text
     assert time.process_time() - began < 5.0
+
+
+def test_fixtures_follow_a_renamed_column_and_the_change_can_be_undone(session: Session, author: TestClient):
+    environment = create_environment(session, None, "sums", render_template("single_turn", "sums"))
+    draft = get_draft(session, environment)
+    before = dict(draft.files)
+    manifest = before["openenv.yaml"].replace("    correct: {weight", "    right: {weight")
+    sent = {"path": "openenv.yaml", "text": manifest, "mark": text_mark(before["openenv.yaml"]), "revision": 1}
+    offer = author.post("/environments/sums/edit", data={**sent, "then": "autosave"}, headers=HTMX).text
+    assert "3 fixtures state the column <code>correct</code>" in offer
+    assert "Rename it to right" in offer
+    assert "can be published" not in offer
+
+    place = {"path": "openenv.yaml", "mark": text_mark(manifest), "revision": 2}
+    changed = author.post(
+        "/environments/sums/fixtures/column", data={**place, "column": "correct", "heir": "right"}, headers=HTMX
+    ).text
+    assert "correct is now right in 3 fixtures." in changed
+    assert "3 fixtures state" not in changed
+    session.refresh(draft)
+    assert '"right": 1.0' in draft.files["fixtures/right_answer.json"]
+
+    kept = html.unescape(re.findall(r'name="fixtures" value="([^"]*)"', changed)[0])
+    place["revision"] = 3
+    undo = "/environments/sums/fixtures/restore"
+    refused = author.post(undo, data={**place, "fixtures": '{"openenv.yaml": "x"}'}, headers=HTMX)
+    assert refused.status_code == 422
+    assert "3 fixtures state" in author.post(undo, data={**place, "fixtures": kept}, headers=HTMX).text
+    session.refresh(draft)
+    assert draft.files == before | {"openenv.yaml": manifest}

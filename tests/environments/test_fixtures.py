@@ -12,6 +12,8 @@ from backend.domain.environments.fixtures import (
     FixtureTask,
     read_fixture,
     read_fixtures,
+    replace_column,
+    undeclared_columns,
     write_fixture,
 )
 from backend.domain.environments.manifest import Manifest, read_manifest
@@ -106,3 +108,18 @@ def test_what_the_manifest_does_not_know_is_reported(manifest: Manifest) -> None
         "fixtures/b.json: task.index: heldout has tasks 0 to 7",
         "fixtures/c.json: replies: 3, but an episode has 2 turns",
     ]
+
+
+def test_an_undeclared_column_has_heirs_and_can_be_renamed_or_removed(manifest: Manifest) -> None:
+    solved = json.dumps({**GOOD, "columns": {"solved": 1.0, "format": 1.0}})
+    only = json.dumps({**GOOD, "columns": {"solved": 0.0}, "kind": "scored"})
+    files = {"fixtures/a.json": solved, "fixtures/b.json": only, "fixtures/broken.json": "{", "README.md": "solved"}
+    (found,) = undeclared_columns(files, manifest)
+    assert (found.name, found.paths, found.heirs) == ("solved", ("fixtures/a.json", "fixtures/b.json"), ("win",))
+
+    renamed = replace_column(files, "solved", "win")
+    assert read_fixture("fixtures/a.json", renamed["fixtures/a.json"] or "").columns == {"win": 1.0, "format": 1.0}
+    removed = replace_column(files, "solved")
+    assert json.loads(removed["fixtures/a.json"] or "")["columns"] == {"format": 1.0}
+    assert removed["fixtures/b.json"] is None  # it would state nothing
+    assert renamed.keys() == removed.keys() == {"fixtures/a.json", "fixtures/b.json"}

@@ -28,6 +28,8 @@ class CheckResult:
     """Its name for people."""
     advice: str = ""
     """How an author can fix a failure or warning."""
+    example: str = ""
+    """Code that meets the condition, for a failure or warning."""
     applies: bool = True
     """False if there is nothing to check, e.g. no levels."""
 

@@ -150,6 +150,57 @@ def write_fixture(fixture: Fixture) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class UndeclaredColumn:
+    """A column that fixtures state and the manifest does not declare: it was renamed or removed there."""
+
+    name: str
+    paths: tuple[str, ...]
+    """The fixtures."""
+    heirs: tuple[str, ...]
+    """Declared columns that none of these fixtures states: its new name may be among them."""
+
+
+def undeclared_columns(files: Mapping[str, str], manifest: Manifest) -> list[UndeclaredColumn]:
+    """Find such columns in the fixtures that can be read."""
+    paths: dict[str, list[str]] = {}
+    stated: dict[str, set[str]] = {}
+    for path in sorted(path for path in files if is_fixture(path))[:MAX_FIXTURES]:
+        try:
+            columns = set(read_fixture(path, files[path]).columns)
+        except FixtureInvalid:
+            continue
+        for name in sorted(columns.difference(manifest.column_names)):
+            paths.setdefault(name, []).append(path)
+            stated.setdefault(name, set()).update(columns)
+    return [
+        UndeclaredColumn(name, tuple(found), tuple(each for each in manifest.column_names if each not in stated[name]))
+        for name, found in paths.items()
+    ]
+
+
+def replace_column(files: Mapping[str, str], name: str, heir: str = "") -> dict[str, str | None]:
+    """Return the new texts of the fixtures that state the column: renamed, or without it.
+
+    None: the fixture would state no column any more, so it is deleted.
+    """
+    changed: dict[str, str | None] = {}
+    for path in sorted(path for path in files if is_fixture(path))[:MAX_FIXTURES]:
+        try:
+            fixture = read_fixture(path, files[path])
+        except FixtureInvalid:
+            continue
+        if name not in fixture.columns:
+            continue
+        raw = json.loads(files[path])
+        named = {heir if each == name else each: value for each, value in raw["columns"].items()}
+        named.pop("", None)
+        raw["columns"] = named
+        is_empty = not named and fixture.kind is FixtureKind.SCORED
+        changed[path] = None if is_empty else json.dumps(raw, indent=2, ensure_ascii=False) + "\n"
+    return changed
+
+
+@dataclass(frozen=True, slots=True)
 class JudgedFixture:
     """An episode on which a person gave a verdict: the same actions must earn such a reward in every later version."""
 

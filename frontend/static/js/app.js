@@ -56,11 +56,22 @@
     if (box) box.textContent = "The server did not answer. What you typed is still here; try again.";
   });
 
+  // A button of a form for selected rows asks too, with their number: data-confirm="Stop {run}?" counts the values of `run`.
+  document.addEventListener("htmx:config:request", (event) => {
+    const { ctx } = event.detail;
+    const question = ctx.request.submitter?.dataset?.confirm;
+    if (!question) return;
+    ctx.confirm = question.replace(/\{(\w+)\}/, (_, name) => {
+      const count = ctx.request.body.getAll(name).length;
+      return `${count} ${name}${count === 1 ? "" : "s"}`;
+    });
+  });
+
   // hx-confirm asks in a dialog of our own; the button that was pressed names what will happen.
   document.addEventListener("htmx:confirm", (event) => {
     event.preventDefault();
     const { ctx, issueRequest, dropRequest } = event.detail;
-    const pressed = ctx.sourceElement.querySelector("button") ?? ctx.sourceElement;
+    const pressed = ctx.request.submitter ?? ctx.sourceElement.querySelector("button") ?? ctx.sourceElement;
     const dialog = document.createElement("dialog");
     const form = Object.assign(document.createElement("form"), { method: "dialog", className: "stack" });
     const actions = Object.assign(document.createElement("div"), { className: "actions" });
@@ -98,6 +109,20 @@
     const time = event.target.closest?.("time[datetime]");
     if (time) time.title = exact(time);
   });
+
+  // What scrolls can be scrolled by keyboard in every browser; what fits is no stop of the Tab key.
+  const reachable = () => {
+    for (const box of document.querySelectorAll(".table-box, pre, .diff, .try-columns, .prose table")) {
+      const scrolls = box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1;
+      if (!scrolls) { if (box.dataset.scrolls) { box.removeAttribute("tabindex"); delete box.dataset.scrolls; } continue; }
+      if (box.hasAttribute("tabindex")) continue;
+      Object.assign(box, { tabIndex: 0 }).dataset.scrolls = "true";
+    }
+  };
+  reachable();
+  for (const name of ["htmx:after:swap", "htmx:sse:after:message", "toggle"]) document.addEventListener(name, reachable, true);
+  let resized = 0;
+  addEventListener("resize", () => { cancelAnimationFrame(resized); resized = requestAnimationFrame(reachable); });
 
   // Leave no open drop-down behind.
   const dropped = () => document.querySelectorAll("details.drop[open]");

@@ -34,6 +34,19 @@
     return text.replace("-", "−");
   };
 
+  // What a drawing shows, in words, for people who do not see it: where each curve begins, ends and has its extremes.
+  const describe = (canvas, title, curves) => {
+    const told = curves.map(({ label, x, values }) => {
+      const points = values.flatMap((value, index) => value == null ? [] : [[x[index], value]]);
+      if (!points.length) return `${label}: no points`;
+      const [first, last] = [points[0], points.at(-1)].map(([at, value]) => `${format(value)} at ${format(at)}`);
+      const [low, high] = points.reduce(([low, high], [, value]) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]).map(format);
+      return `${label}: ${first}${points.length > 1 ? ` to ${last}, between ${low} and ${high}` : ""}`;
+    });
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", `${title}. ${told.slice(0, 12).join("; ")}${told.length > 12 ? `; and ${told.length - 12} more curves` : ""}`);
+  };
+
   // An axis is as wide as its longest label, and the chart ends far enough behind its last one.
   const pen = document.createElement("canvas").getContext("2d");
   const widest = (labels) => Math.max(0, ...(labels ?? []).map((label) => pen.measureText(label ?? "").width));
@@ -102,6 +115,8 @@
       else this.draw();
       this.values(null);
       this.table();
+      const title = this.figure.querySelector("figcaption b").textContent;
+      if (this.plot) describe(this.plot.ctx.canvas, title, this.data.series.map((series) => ({ ...series, x: this.data.x })));
     }
 
     append(news) {
@@ -198,9 +213,11 @@
       this.names();
     }
 
+    stepUrl(index) { return this.figure.dataset.stepUrl.replace("{x}", this.data.x[index]); }
+
     open() {
       const index = this.plot.cursor.idx;
-      if (this.figure.dataset.stepUrl && index != null) location.href = this.figure.dataset.stepUrl.replace("{x}", this.data.x[index]);
+      if (this.figure.dataset.stepUrl && index != null) location.href = this.stepUrl(index);
     }
 
     names() {
@@ -245,6 +262,7 @@
       if (!details?.open) return;
       const table = document.createElement("table");
       table.className = "data";
+      table.setAttribute("aria-label", this.figure.querySelector("figcaption b").textContent);
       const line = (cells, tag) => {
         const row = document.createElement("tr");
         for (const text of cells) row.append(Object.assign(document.createElement(tag), { className: "num", textContent: text }));
@@ -253,7 +271,12 @@
       table.createTHead().append(line([this.figure.dataset.x, ...this.data.series.map((series) => series.label)], "th"));
       const body = table.createTBody();
       for (let index = this.data.x.length - 1; index >= Math.max(0, this.data.x.length - ROWS); index--) {
-        body.append(line([this.data.x[index], ...this.data.series.map((series) => format(series.values[index]))], "td"));
+        const row = line([this.data.x[index], ...this.data.series.map((series) => format(series.values[index]))], "td");
+        if (this.figure.dataset.stepUrl) {
+          const link = Object.assign(document.createElement("a"), { href: this.stepUrl(index), textContent: this.data.x[index] });
+          row.firstChild.replaceChildren(link);
+        }
+        body.append(row);
       }
       details.querySelector(".table-box").replaceChildren(table);
     }
@@ -264,7 +287,7 @@
     if (root.matches?.("[data-chart]")) figures.push(root);
     for (const figure of figures) figure.chart ??= new Chart(figure);
   };
-  window.proctorCharts = { load, colour, format, axes };
+  window.proctorCharts = { load, colour, format, axes, describe };
   const start = () => {
     begin(document);
     document.addEventListener("htmx:after:swap", () => begin(document));

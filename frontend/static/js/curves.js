@@ -1,7 +1,7 @@
 // Curves of many runs: <figure data-curves="/api/v1/curves" data-runs="id id …"> with the form #chart-options. The server
 // places, smooths, groups and thins the points; a zoomed range is read again. The form's state is the page's address.
 (() => {
-  const { load, colour, format, axes } = window.proctorCharts;
+  const { load, colour, format, axes, describe } = window.proctorCharts;
   const DASHES = [undefined, [6, 4], [2, 3], [10, 4, 2, 4]];
   const NEAR = 30; // pixels from a curve
   const LEAST_PAUSE_MS = 2000; // between two readings of a live chart, and five times as long as one takes
@@ -150,6 +150,7 @@
       }, uPlot.join(tables), this.plotBox);
       this.plot.over.addEventListener("click", () => this.open());
       this.tip = this.plot.over.appendChild(Object.assign(document.createElement("div"), { className: "tip", hidden: true }));
+      describe(this.plot.ctx.canvas, this.figure.querySelector("figcaption b").textContent, curves);
       this.names();
       if (left >= 0) this.plot.setCursor({ left, top }); // the pointer is where it was
     }

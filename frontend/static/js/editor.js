@@ -40,6 +40,7 @@
     editor.textInput.getElement().setAttribute("aria-label", box.dataset.label || area.name);
     editor.commands.addCommand({ name: "save", bindKey: { win: "Ctrl-S", mac: "Command-S" }, exec: () => area.form?.requestSubmit() });
     editor.commands.addCommand({ name: "leave", bindKey: { win: "Esc", mac: "Esc" }, exec: () => editor.blur() });
+    wrapLines(box, editor);
     const saved = area.value;
     let timer = 0;
     editor.session.on("change", () => {
@@ -53,6 +54,25 @@
     validate(box, area, editor);
     goToLine(editor);
     addEventListener("hashchange", () => goToLine(editor));
+  };
+
+  // Long lines are wrapped in all editors of this browser, or in none.
+  const wraps = () => { try { return localStorage.getItem("editor-wrap") === "on"; } catch { return false; } };
+  const wrapLines = (box, editor) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "button", textContent: "Wrap lines", title: "Alt Z" });
+    button.dataset.kind = "quiet";
+    const apply = (isOn) => { editor.session.setUseWrapMode(isOn); button.setAttribute("aria-pressed", isOn); };
+    const toggle = () => {
+      const isOn = button.getAttribute("aria-pressed") !== "true";
+      try { localStorage.setItem("editor-wrap", isOn ? "on" : "off"); } catch { /* private window: for this page only */ }
+      apply(isOn);
+    };
+    button.addEventListener("click", toggle);
+    editor.commands.addCommand({ name: "wrap", bindKey: { win: "Alt-Z", mac: "Option-Z" }, exec: toggle });
+    const tools = Object.assign(document.createElement("div"), { className: "editor-tools" });
+    tools.append(button);
+    box.prepend(tools);
+    apply(wraps());
   };
 
   // Links to a line end in #L12, also those to the file that is open.

@@ -21,6 +21,8 @@
     htmx.process(item);
     history.pushState(null, "", address);
     scrollTo(0, 0);
+    const title = item.querySelector("h1"); // a screen reader reads on from here, and Tab continues here
+    if (title && !document.activeElement?.matches("textarea, input")) { title.tabIndex = -1; title.focus({ preventScroll: true }); }
     document.dispatchEvent(new CustomEvent("htmx:after:swap", { detail: { ctx: {} } })); // local times, switches of transcripts
   };
 

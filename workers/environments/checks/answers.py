@@ -27,6 +27,12 @@ REFUSAL = "I am not sure."
     label="Right answers are known",
     sentence="A `gold` script or the recorded answer of a task shows which reply is right.",
     advice="Add a `gold` script, or let the environment's state name the `answer`.",
+    example="""
+    @property
+    def state(self) -> State:  # never shown to a policy
+        scripts = {"gold": f"<answer>{self._answer}</answer>"}
+        return State(episode_id=self._id, step_count=self._turns, scripts=scripts)
+    """,
     cost=Cost.EPISODES,
 )
 async def answers_known(subject: CheckSubject) -> CheckFinding:

@@ -54,6 +54,8 @@ class Check:
     """The condition."""
     advice: str
     """How an author can fix a failure."""
+    example: str
+    """Code that meets the condition, indented like the declaration."""
     cost: Cost
     needs: tuple[str, ...] = ("steps_and_ends",)
     """Checks without which this one has no meaning. If one of them fails, this one is skipped."""

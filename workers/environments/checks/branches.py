@@ -37,6 +37,10 @@ LISTED = 100
     label="The audit reaches the grader's branches",
     sentence="The answers of the audit execute most branches of the grader's code.",
     advice="Read the branches that no answer reached. Remove dead ones, and add fixtures that reach the others.",
+    example="""
+    # fixtures/negative_number.json reaches the branch for negative answers:
+    {"task": {"split": "heldout", "index": 3}, "replies": ["<answer>-7</answer>"], "columns": {"correct": 0.0}}
+    """,
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "rewards_finite"),
 )

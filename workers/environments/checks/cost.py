@@ -16,6 +16,12 @@ LONG_PROMPT = 16_000
     label="Error rate",
     sentence="Fewer than 1% of episodes break, whatever the policy writes.",
     advice="Fix the most frequent error. Answer bad input with an observation instead of an exception.",
+    example="""
+    try:
+        value = int(action.text)
+    except ValueError:
+        return self.rewarded(self._observe("Send a whole number."))  # an observation, not an exception
+    """,
     cost=Cost.STORED,
 )
 async def error_rate(subject: CheckSubject) -> CheckFinding:
@@ -44,6 +50,12 @@ async def error_rate(subject: CheckSubject) -> CheckFinding:
     label="Step latency",
     sentence="A step takes a small part of its time limit.",
     advice="Move expensive work out of `step`, or raise the manifest's timeout.",
+    example="""
+    DICTIONARY = load_words()  # once, when the module is imported; not in step
+
+    # or, under proctor.episode in openenv.yaml
+    step_timeout_seconds: 30
+    """,
     cost=Cost.STORED,
 )
 async def step_latency(subject: CheckSubject) -> CheckFinding:
@@ -68,6 +80,10 @@ async def step_latency(subject: CheckSubject) -> CheckFinding:
     label="Token cost",
     sentence="A correct answer fits into a turn, and a conversation into a context window.",
     advice="Shorten the observation, or raise `max_tokens_per_turn`.",
+    example="""
+    # openenv.yaml, under proctor.episode
+    max_tokens_per_turn: 256  # the right answer needs up to 180
+    """,
     cost=Cost.STORED,
 )
 async def token_cost(subject: CheckSubject) -> CheckFinding:

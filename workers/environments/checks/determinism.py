@@ -36,6 +36,11 @@ COLUMN_ROUNDING = 1e-6
     label="Deterministic reset",
     sentence="The same task starts the same way every time.",
     advice="Derive everything random in `reset` from the task's seed, and never from the clock or global state.",
+    example="""
+    def reset(self, seed=None, split="train", level=0, **kwargs):
+        chance = random.Random(f"{split}:{level}:{seed}")  # not random.random(), not the clock
+        self._words = chance.sample(WORDS, 5)
+    """,
     cost=Cost.RESETS,
     needs=("starts_and_resets",),
 )
@@ -58,6 +63,11 @@ async def reset_deterministic(subject: CheckSubject) -> CheckFinding:
     label="Deterministic steps",
     sentence="The same actions on the same task get the same responses and rewards, also in another process.",
     advice="Use one random generator per episode, and sort sets before you iterate over them.",
+    example="""
+    def _reply(self) -> str:
+        chance = random.Random(f"{self._seed}:{self._board}")
+        return chance.choice(sorted(self._free))  # sets have no order
+    """,
     cost=Cost.REPLAYS,
 )
 async def step_deterministic(subject: CheckSubject) -> CheckFinding:
@@ -102,6 +112,10 @@ async def step_deterministic(subject: CheckSubject) -> CheckFinding:
     label="Seeds differ",
     sentence="Different seeds give different episodes.",
     advice="Use the task's seed to generate the task.",
+    example="""
+    chance = random.Random(f"{split}:{level}:{seed}")
+    self._target = chance.randint(1, 100)  # a function of the seed
+    """,
     cost=Cost.REPLAYS,
 )
 async def seeds_differ(subject: CheckSubject) -> CheckFinding:
@@ -146,6 +160,12 @@ def difference_of(first: Sequence[Observation], second: Sequence[Observation], n
     label="No noise in groups",
     sentence="The same actions on the same task earn the same columns in eight sessions.",
     advice="Remove randomness and shared state from the reward, or declare `checks.noise` if it cannot be removed.",
+    example="""
+    score = float(answer == self._expected)  # a function of the answer
+
+    # Noise that cannot be removed is declared in openenv.yaml, under proctor.checks:
+    noise: 0.05
+    """,
     cost=Cost.REPLAYS,
 )
 async def group_noise(subject: CheckSubject) -> CheckFinding:
@@ -188,6 +208,12 @@ async def group_noise(subject: CheckSubject) -> CheckFinding:
     label="Isolated sessions",
     sentence="64 concurrent episodes go the same way as each does alone.",
     advice="Keep the state of an episode in the environment object, not in the module, the class or a shared file.",
+    example="""
+    class GuessEnvironment(RewardedEnvironment):
+        def __init__(self) -> None:
+            super().__init__()
+            self._guesses: list[int] = []  # in the object, not in the class or the module
+    """,
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )
@@ -225,6 +251,11 @@ async def sessions_isolated(subject: CheckSubject) -> CheckFinding:
     label="Reproducible scores",
     sentence="A stored episode gets the same score when it is replayed.",
     advice="Make the reward a function of the task and the actions only.",
+    example="""
+    @column
+    def correct(self) -> float:
+        return float(self._answer == self._expected)  # no time, no counter across episodes
+    """,
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )

@@ -182,6 +182,10 @@ def _split_answer(
     label="Wrong answers lose",
     sentence="A wrong answer in the right form earns less than the right one, however close or cunning it is.",
     advice="Read the surviving answers, compare the whole parsed answer, and make the worst survivors fixtures.",
+    example="""
+    parsed = re.fullmatch(r"\\s*(-?\\d+)\\s*", answer)  # the whole answer, not a part of it
+    return float(parsed is not None and int(parsed[1]) == self._expected)
+    """,
     cost=Cost.EPISODES,
     needs=("steps_and_ends", "rewards_finite"),
 )
@@ -420,6 +424,13 @@ class _Fence:
     label="Equal answers keep the reward",
     sentence="The right answer earns the same when it is given again or written in another way that is declared free.",
     advice="Normalize the answer before you compare, and remove randomness from the grader.",
+    example="""
+    def normalized(answer: str) -> Fraction | None:
+        try:
+            return Fraction(answer.strip())  # "0.5", "1/2" and "0.50" are equal
+        except ValueError:
+            return None
+    """,
     cost=Cost.EPISODES,
     needs=("steps_and_ends", "rewards_finite"),
 )
@@ -497,6 +508,11 @@ def _once(text: str, turn: Turn) -> str:
     label="Costly answers",
     sentence="Answers made to be slow to read are answered within the time limit, and none is rewarded.",
     advice="Bound the length of an answer before you parse it, and avoid nested repetitions in regular expressions.",
+    example="""
+    if len(answer) > 1000:
+        return 0.0
+    match = re.fullmatch(r"\\d+(?:,\\d+)*", answer)  # not (\\d+,?)+
+    """,
     cost=Cost.EPISODES,
     needs=("steps_and_ends", "rewards_finite"),
 )
@@ -543,6 +559,11 @@ async def costly_answers_bounded(subject: CheckSubject) -> CheckFinding:
     label="Repetition earns less",
     sentence="Repeating an action that does not end the episode earns less than solving the task.",
     advice="Reward progress once, and weigh the right answer above the sum of everything that can be repeated.",
+    example="""
+    rewards:
+      solved: {weight: 1.0, range: [0, 1]}
+      hints: {weight: 0.1, range: [0, 1]}  # all hints together stay below one solution
+    """,
     cost=Cost.EPISODES,
     needs=("steps_and_ends", "rewards_finite"),
 )
@@ -610,6 +631,13 @@ async def repetition_pays_less(subject: CheckSubject) -> CheckFinding:
     label="Effort is rewarded",
     sentence="Without trying, no policy earns most of what the right answer earns.",
     advice="Move the reward from form, confidence or early endings to the right answer.",
+    example="""
+    @column
+    def correct(self) -> float:
+        if self._answer is None:  # gave up or ended early
+            return 0.0
+        return float(self._answer == self._expected)
+    """,
     cost=Cost.EPISODES,
     needs=("steps_and_ends", "rewards_finite"),
 )

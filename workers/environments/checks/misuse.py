@@ -27,6 +27,11 @@ IMMEDIATE = 1e-6
     label="Step after the end",
     sentence="After the end of an episode nothing more is rewarded.",
     advice="Raise an error in `step` when the episode is over.",
+    example="""
+    def step(self, action, timeout_s=None, **kwargs):
+        if self._is_over:
+            raise RuntimeError("the episode has ended: call reset first")
+    """,
     cost=Cost.REPLAYS,
 )
 async def step_after_done(subject: CheckSubject) -> CheckFinding:
@@ -61,6 +66,14 @@ async def step_after_done(subject: CheckSubject) -> CheckFinding:
     sentence="A malformed action is answered or refused and earns little. It ends neither the server nor the "
     "next episode.",
     advice="Validate the action before you use it, and return a zero reward or an error.",
+    example="""
+    class MoveAction(Action):
+        cell: int = Field(ge=1, le=9)
+
+    # in step:
+    if action.cell not in self._free:
+        return self.rewarded(self._observe("Invalid."))  # no reward, no exception
+    """,
     cost=Cost.RESETS,
     needs=("starts_and_resets", "agent_fits"),
 )
@@ -113,6 +126,11 @@ async def malformed_action(subject: CheckSubject) -> CheckFinding:
     label="Timeouts",
     sentence="A step that takes too long is cut off. Its late answer is dropped, and no other session is affected.",
     advice="Do not block the event loop, and do not hold a lock during a step.",
+    example="""
+    async def step_async(self, action, timeout_s=None, **kwargs):
+        result = await asyncio.to_thread(self._slow_work, action)  # not in the event loop
+        return self._observe(result)
+    """,
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )

@@ -38,6 +38,11 @@ MAX_TURNS = 64
     label="Columns add up",
     sentence="The reward is the weighted sum of its columns, in the environment and in Proctor.",
     advice="Return the weighted sum of the columns as the reward, or no reward at all.",
+    example="""
+    weights = {"correct": 1.0, "format": 0.2}  # as in openenv.yaml
+    observation.reward = sum(weights[name] * value for name, value in columns.items())
+    observation.metadata["rewards"] = columns
+    """,
     cost=Cost.REPLAYS,
     needs=("steps_and_ends", "step_deterministic"),
 )
@@ -85,6 +90,11 @@ async def columns_add_up(subject: CheckSubject) -> CheckFinding:
     label="Rewards in range",
     sentence="Every column stays in its declared range, in each step and over the episode.",
     advice="Clamp the column or correct the range in the manifest.",
+    example="""
+    @column
+    def progress(self) -> float:
+        return min(1.0, max(0.0, self._done / self._total))  # range: [0, 1]
+    """,
     cost=Cost.STORED,
 )
 async def reward_in_range(subject: CheckSubject) -> CheckFinding:
@@ -123,6 +133,13 @@ def breach_of(subject: CheckSubject, rollout: Rollout) -> str:
     label="Repeated actions",
     sentence="Repeating an action that does not end the episode keeps every column in its declared range.",
     advice="Reward progress once, for example by remembering what has been rewarded.",
+    example="""
+    @column
+    def visited(self) -> float:
+        is_new = self._place not in self._rewarded
+        self._rewarded.add(self._place)
+        return 1.0 / PLACES if is_new else 0.0
+    """,
     cost=Cost.EPISODES,
 )
 async def repeats_in_range(subject: CheckSubject) -> CheckFinding:

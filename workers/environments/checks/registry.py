@@ -1,5 +1,6 @@
 """All checks in the order of the certificate, and the loop that runs them."""
 
+import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -81,6 +82,7 @@ def _result(check: Check, finding: CheckFinding) -> CheckResult:
         label=check.label,
         sentence=check.sentence,
         advice=check.advice,
+        example=inspect.cleandoc(check.example) if finding.status in (CheckStatus.FAILED, CheckStatus.WARNED) else "",
         status=finding.status,
         evidence=finding.evidence,
         details=finding.details,

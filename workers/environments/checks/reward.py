@@ -41,6 +41,10 @@ NO_FLOOR = "No floor: declare `checks.floor_maximum`, or the `range` of every co
     sentence="Perfect play earns the highest reward on every task, or the declared bound of its level where "
     "chance decides.",
     advice="Fix the `gold` script or the reward. If chance or an opponent decides, declare `checks.gold_minimum`.",
+    example="""
+    # openenv.yaml, under proctor.checks: the least that perfect play earns, by level
+    gold_minimum: [1.17, 1.04, 0.7]
+    """,
     cost=Cost.EPISODES,
 )
 async def gold_reaches_bound(subject: CheckSubject) -> CheckFinding:
@@ -102,6 +106,13 @@ def _recorded_answers_earn(rollouts: Sequence[Rollout], bounds: Sequence[float])
     label="Degenerate policies",
     sentence="Policies that do not try stay within 5% of the range above the floor.",
     advice="Remove rewards for form or for lucky guesses, or declare `checks.floor_maximum` if chance reaches more.",
+    example="""
+    rewards:
+      correct: {weight: 1.0, range: [0, 1]}
+      format: {weight: 0.05, range: [0, 1]}  # form alone must stay small
+    checks:
+      floor_maximum: 0.1  # what chance reaches
+    """,
     cost=Cost.EPISODES,
 )
 async def degenerate_policies(subject: CheckSubject) -> CheckFinding:
@@ -132,6 +143,14 @@ async def degenerate_policies(subject: CheckSubject) -> CheckFinding:
     label="Untouched task",
     sentence="No task is solved before the first move.",
     advice="Remove tasks that start solved, and reward changes rather than states that already hold.",
+    example="""
+    def reset(self, seed=None, **kwargs):
+        while True:
+            self._state = self._draw(seed)
+            if not self._is_solved():
+                break
+            seed = seed + 1
+    """,
     cost=Cost.EPISODES,
 )
 async def untouched_task(subject: CheckSubject) -> CheckFinding:
@@ -163,6 +182,10 @@ async def untouched_task(subject: CheckSubject) -> CheckFinding:
     label="Format variations",
     sentence="The same answer in another allowed form earns the same.",
     advice="Normalize whitespace and case before you compare, and grade the parsed answer only.",
+    example="""
+    def _same(self, answer: str) -> bool:
+        return " ".join(answer.split()).casefold() == self._expected.casefold()
+    """,
     cost=Cost.EPISODES,
     needs=("steps_and_ends", "step_deterministic"),
 )
@@ -213,6 +236,12 @@ async def format_variations(subject: CheckSubject) -> CheckFinding:
     label="Quality ladder",
     sentence="A better answer earns more: right, then partly right, then wrong.",
     advice="Read the rollouts of the script that earns too much, and reduce the column that rewards it.",
+    example="""
+    @column
+    def correct(self) -> float:
+        right = sum(a == b for a, b in zip(self._answer, self._expected))
+        return right / len(self._expected)  # right 1, partly right between, wrong 0
+    """,
     cost=Cost.EPISODES,
 )
 async def quality_ladder(subject: CheckSubject) -> CheckFinding:
@@ -247,6 +276,13 @@ async def quality_ladder(subject: CheckSubject) -> CheckFinding:
     label="Fixtures hold",
     sentence="Every transcript in the package earns the columns that it states.",
     advice="Fix the reward, or save the fixture again if the new values are right.",
+    example="""
+    {
+      "task": {"split": "heldout", "index": 0},
+      "replies": ["<move>5</move>"],
+      "columns": {"win": 0.0, "format": 1.0}
+    }
+    """,
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "agent_fits"),
 )
@@ -301,6 +337,12 @@ async def _recite(
     label="Reviewed episodes hold",
     sentence="An episode reviewed as a hack scores low; a confirmed honest one scores as high as it did.",
     advice="Fix the reward that the hack exploits, or withdraw the verdict on the fixture's page.",
+    example="""
+    @column
+    def solved(self) -> float:
+        # an early end without an answer must not be rewarded
+        return float(self._answer is not None and self._answer == self._expected)
+    """,
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "agent_fits"),
 )

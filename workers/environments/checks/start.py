@@ -31,6 +31,13 @@ Schema = Mapping[str, Any]
     sentence="The server starts, and every level of both splits can be reset.",
     advice="Read the server log in the evidence. `reset` must accept every task of both splits and return an open "
     "episode.",
+    example="""
+    def reset(self, seed=None, episode_id=None, split="train", level=0, **kwargs):
+        if not 0 <= level < LEVELS:
+            raise ValueError(f"level {level}: there are 0 to {LEVELS - 1}")
+        self._begin(split, level, seed)
+        return self._observe(done=False)  # open for the first action
+    """,
     cost=Cost.RESETS,
     needs=(),
 )
@@ -56,6 +63,14 @@ async def starts_and_resets(subject: CheckSubject) -> CheckFinding:
     label="Agent block fits",
     sentence="The manifest's `agent` block fits the package: template, action fields, tools and scripted replies.",
     advice="Compare `agent` in the manifest with the fields of the action and observation classes.",
+    example="""
+    # models.py
+    class GuessAction(Action):
+        number: int
+
+    # openenv.yaml, under proctor.agent
+    action: {format: tag, tag: guess, field: number, type: integer}
+    """,
     cost=Cost.RESETS,
     needs=("starts_and_resets",),
 )
@@ -143,6 +158,11 @@ def _tool_problems(subject: CheckSubject, opening: Observation, tools: Sequence[
     label="Finite rewards",
     sentence="Every step returns finite numbers in the reward columns that the manifest declares.",
     advice="Return every declared column in each step, and guard divisions and logarithms.",
+    example="""
+    @column
+    def accuracy(self) -> float:
+        return self._right / self._asked if self._asked else 0.0
+    """,
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "agent_fits"),
 )
@@ -165,6 +185,12 @@ async def rewards_finite(subject: CheckSubject) -> CheckFinding:
     label="Whole episodes",
     sentence="Random legal play completes whole episodes without an error.",
     advice="Fix the quoted error, and set `done` when the task is over.",
+    example="""
+    def step(self, action, timeout_s=None, **kwargs):
+        self._turns += 1
+        done = self._is_solved(action) or self._turns >= MAX_TURNS
+        return self.rewarded(self._observe(done=done))
+    """,
     cost=Cost.STORED,
     needs=("starts_and_resets", "agent_fits", "rewards_finite"),
 )
@@ -192,6 +218,12 @@ async def steps_and_ends(subject: CheckSubject) -> CheckFinding:
     label="Observation schema",
     sentence="Every observation has the fields and types that its class declares.",
     advice="Declare every field of the observation class with its type.",
+    example="""
+    class GuessObservation(Observation):
+        message: str
+        guesses_left: int
+        hint: str | None = None  # not in every observation
+    """,
     cost=Cost.REPLAYS,
 )
 async def observation_schema(subject: CheckSubject) -> CheckFinding:

@@ -56,6 +56,14 @@ class _LeakCase:
     sentence="Neither the prompt nor an observation gives the answer away before the episode ends.",
     advice="Remove the answer from observations and metadata. If it belongs in the prompt, set "
     "`checks.answer_in_prompt`.",
+    example="""
+    class SumObservation(Observation):
+        question: str  # no field with the answer
+
+    @property
+    def state(self) -> State:  # never shown to a policy
+        return State(episode_id=self._id, step_count=0, answer=self._expected)
+    """,
     cost=Cost.EPISODES,
 )
 async def answer_hidden(subject: CheckSubject) -> CheckFinding:
@@ -141,6 +149,10 @@ def _contains(texts: Sequence[str], answers: Sequence[str]) -> bool:
     label="Levels get harder",
     sentence="A higher level is not easier for a reference policy.",
     advice="Reorder the levels or make the higher one harder.",
+    example="""
+    LARGEST_BY_LEVEL = (10, 100, 1000)  # harder with each level
+    self._terms = [chance.randint(1, LARGEST_BY_LEVEL[level]) for _ in range(2)]
+    """,
     cost=Cost.EPISODES,
 )
 async def levels_monotone(subject: CheckSubject) -> CheckFinding:
@@ -182,6 +194,11 @@ async def levels_monotone(subject: CheckSubject) -> CheckFinding:
     label="Disjoint splits",
     sentence="Held-out tasks are not among the training tasks.",
     advice="Generate the splits from different seeds or disjoint lists of tasks.",
+    example="""
+    is_heldout = zlib.crc32(question.encode()) % 5 == 0
+    if is_heldout == (split == "heldout"):
+        return question  # otherwise draw again
+    """,
     cost=Cost.RESETS,
     needs=("starts_and_resets", "agent_fits"),
 )
@@ -222,6 +239,10 @@ async def splits_disjoint(subject: CheckSubject) -> CheckFinding:
     label="Mixed success",
     sentence="Success is possible but not certain: groups contain both often enough to learn from.",
     advice="Make tasks easier or harder, or add levels, until a policy succeeds sometimes.",
+    example="""
+    # openenv.yaml, under proctor: more levels, from easy to hard
+    tasks: {train: 100000, heldout: 2000, levels: 4}
+    """,
     cost=Cost.EPISODES,
 )
 async def success_mixed(subject: CheckSubject) -> CheckFinding:
@@ -302,6 +323,12 @@ def _mixed_success(
     label="Impossible tasks",
     sentence="Impossible tasks cannot be passed and cannot be recognized by how they start.",
     advice="Make `reset` honor `canary`, and let impossible tasks start like ordinary ones.",
+    example="""
+    def reset(self, seed=None, canary=False, **kwargs):
+        chance = random.Random(seed)
+        self._terms = [chance.randint(1, 99) for _ in range(2)]  # looks like any task
+        self._expected = chance.randrange(10**8) if canary else sum(self._terms)
+    """,
     cost=Cost.EPISODES,
     needs=("starts_and_resets", "rewards_finite"),
 )

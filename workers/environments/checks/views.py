@@ -13,6 +13,11 @@ OF_EACH = 4
     sentence="Every view that the manifest declares renders on the observations of real episodes.",
     advice="Open a rollout of the check: its page shows the reason in place of the view. In a template, use "
     "`{% if … %}` for fields that an observation may lack.",
+    example="""
+    view:
+      - kind: markdown
+        template: "{% if hint %}Hint: {{ hint }}{% endif %}"
+    """,
     cost=Cost.STORED,
 )
 async def views_render(subject: CheckSubject) -> CheckFinding:
