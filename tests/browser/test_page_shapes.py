@@ -124,7 +124,7 @@ NO_PAGES = re.compile(
     r"|/training/(examples|pairs)/preview"
 )
 FOLDED = "details:not(.drop, .numbers, .launch-more)"
-"""What is opened before one looks: not menus, and not what holds thousands of elements of the same shapes."""
+"""Folded parts that are opened first: no menus, and no lists of thousands of elements of one shape."""
 VARYING = ("color-contrast", "link-in-text-block", "scrollable-region-focusable", "target-size")
 """Rules whose outcome depends on the theme or the width."""
 
