@@ -59,9 +59,9 @@ class EvaluationSetup(NamedTuple):
     def label(self) -> str:
         split = "held-out" if self.split == "heldout" else self.split
         selection = " selected individually" if self.which else f" from {self.first_task:,}" if self.first_task else ""
-        against = f", against {self.opponent}" if self.opponent else ""
+        against = f" against {self.opponent}" if self.opponent else ""
         per = f"{self.group_size} per task, {self.tokens:,} tokens per turn"
-        return f"{self.tasks:,} {split} tasks{selection}, {per}{against}"
+        return f"{self.tasks:,} {split} tasks{selection}{against}, {per}"
 
 
 class SetupCount(Response):

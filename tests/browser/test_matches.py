@@ -39,7 +39,7 @@ def test_from_the_table_to_a_round_robin_and_a_game_of_ones_own(page: Page, addr
         page.get_by_role("checkbox", name=name).check()
     page.get_by_label("Tasks", exact=True).fill("3")
     page.get_by_role("button", name="Start the games").click()
-    expect(matrix.get_by_role("link", name="6 queued")).to_have_count(4)
+    expect(matrix.get_by_role("link", name="6 to play")).to_have_count(4)
     expect(matrix).to_contain_text("duel random")
 
     page.goto("/environments/browser_duel/play")

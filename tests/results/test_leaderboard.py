@@ -251,6 +251,6 @@ def test_games_against_other_opponents_are_not_ranked_together(
     sat(session, version, "three", 0.7)
     found = board(viewer, version)
     assert [row["name"] for row in found["ranked"]] == ["two", "one"]
-    assert found["exam"]["label"].endswith("against rival")
+    assert found["exam"]["label"].startswith("100 held-out tasks against rival")
     assert found["apart"][0]["reason"].startswith("other opponent")
     assert board(viewer, version, exam=found["exams"][1]["key"])["ranked"][0]["name"] == "three"

@@ -118,7 +118,7 @@ def test_the_table_joins_evaluations_scripts_and_people(
     assert by_name["gold"]["rating"]["elo"]["low"] > by_name["wrong"]["rating"]["elo"]["high"]
     page = author.get(f"/leaderboards/{NAME}").text
     assert "Win matrix" in page
-    assert "40 queued" in page
+    assert "40 to play" in page
     assert author.get(MATCHES, params={"split": "train"}).json()["players"] == []
     assert author.get(MATCHES, params={"version": 9}).status_code == 404
 
