@@ -15,8 +15,8 @@ REWARD = "held-out reward"
 LEVELS = 5
 """Shades of the lines, by reward."""
 MAX_TICKS = 8
-GAP = 170.0
-"""Between two axes."""
+WIDTH, GAPS = 960.0, (150.0, 280.0)
+"""Width of the drawing, and the least and the most between two axes."""
 HEIGHT = 240.0
 
 
@@ -56,9 +56,10 @@ def parallel_coordinates(space: Mapping[str, Axis], trials: Sequence[SweepTrialR
     """Draw the trials that have a reward."""
     rated = sorted((trial.reward, trial.number, trial) for trial in trials if trial.reward is not None)
     low, high = extent([reward for reward, _, _ in rated])
-    axes = [CoordinateAxis(name, place * GAP, _ticks(axis)) for place, (name, axis) in enumerate(space.items())]
+    gap = max(GAPS[0], min(GAPS[1], WIDTH / max(1, len(space))))
+    axes = [CoordinateAxis(name, place * gap, _ticks(axis)) for place, (name, axis) in enumerate(space.items())]
     ends = [(HEIGHT * (1 - share), f"{low + share * (high - low):.3f}") for share in (0, 0.5, 1)]
-    axes.append(CoordinateAxis(REWARD, len(space) * GAP, ends))
+    axes.append(CoordinateAxis(REWARD, len(space) * gap, ends))
     lines = []
     for reward, number, trial in rated:
         share = (reward - low) / (high - low)
@@ -74,7 +75,7 @@ def parallel_coordinates(space: Mapping[str, Axis], trials: Sequence[SweepTrialR
                 f"Run {number}, {trial.state}: {reward:.3f}. {values}",
             )
         )
-    return ParallelCoordinates(axes, lines, len(space) * GAP, HEIGHT)
+    return ParallelCoordinates(axes, lines, len(space) * gap, HEIGHT)
 
 
 def _height(axis: Axis, value: Value) -> float:

@@ -87,7 +87,7 @@ def sweep_detail(session: Session, sweep: Sweep) -> SweepDetail:
         max_hours=settings.max_hours,
         best=SweepTrialResponse.of(best) if best else None,
         trials=[SweepTrialResponse.of(each) for each in trials],
-        importance=sweep.importance,
+        importance=dict(sorted(sweep.importance.items(), key=lambda each: -each[1])) if sweep.importance else None,
         configuration=sweep.configuration,
     )
 

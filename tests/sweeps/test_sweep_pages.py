@@ -98,7 +98,8 @@ def test_the_page_shows_runs_coordinates_and_the_best(
     assert "/stop" not in page, "a viewer cannot stop it"
     found = viewer.get(f"/api/v1/sweeps/{str(sweep.id)[-8:]}").json()
     assert (found["best"]["number"], found["done"], found["total"]) == (8, 9, 12)
-    assert set(found["importance"]) == set(space)
+    assert list(found["importance"].values()) == sorted(found["importance"].values(), reverse=True)
+    assert list(found["parameters"]) == list(space), "in the order in which they were listed"
     assert viewer.get("/api/v1/sweeps/rates").json()["id"] == str(sweep.id)
 
 

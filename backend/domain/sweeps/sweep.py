@@ -1,8 +1,9 @@
 """The settings of a sweep, and the states of its trials."""
 
 from enum import StrEnum
+from typing import Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from backend.domain.described import Described
 from backend.domain.sweeps.space import Axis
@@ -74,6 +75,8 @@ class SweepSettings(Described):
 
     space: dict[str, Axis]
     """By the dotted name of their setting."""
+    order: list[str] = Field(default=[])
+    """The settings as a person listed them. JSON in Postgres keeps no order."""
     sampler: SweepSampler = SweepSampler.TPE
     pruner: SweepPruner = SweepPruner.MEDIAN
     trials: int = Field(ge=1, le=MAX_TRIALS)
@@ -84,3 +87,9 @@ class SweepSettings(Described):
     max_hours: float | None = None
     """Hours of training of all runs together."""
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        self.order = self.order or list(self.space)
+        self.space = {name: self.space[name] for name in self.order if name in self.space}
+        return self
