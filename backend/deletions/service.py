@@ -174,14 +174,15 @@ def _restore(session: Session, actor: Actor, deletion: Deletion) -> None:
             .join(EnvironmentVersion, EnvironmentVersion.environment_id == Environment.id)
             .where(EnvironmentVersion.id.in_([run.version_id for run in runs]), Deletion.id != deletion.id)
         )
-        parents = [item.run_id for item in (*checkpoints, *studies)]
+        parents = [*(checkpoint.run_id for checkpoint in checkpoints), *(study.run_id for study in studies)]
         of_rest = select(Deletion.name).join(Run, Run.deletion_id == Deletion.id).where(Run.id.in_(parents))
         missing = session.scalar(of_runs) or session.scalar(of_rest)
     _require_role(actor, deletion.kind, deletion.project_id, is_judge=_is_judge(grader))
     if missing:
         what = "environment" if runs else "run"
         raise Conflict(f"{deletion.name} needs the {what} {missing}, which is deleted. Restore that first.")
-    for item in (*runs, *checkpoints, *studies):
+    marked: Sequence[Run | Checkpoint | Study] = [*runs, *checkpoints, *studies]
+    for item in marked:
         item.deletion_id = None
     if environment is not None:
         environment.name, environment.deletion_id = _former_name(session, deletion, environment), None

@@ -123,7 +123,7 @@ class ItemTable:
                 case "~":
                     return select(literal(1)).select_from(tag).where(compare_word(tag.c.tag, "~", given)).exists()
                 case _:
-                    overlaps: Condition = self.item.tags.overlap(list(given))  # type: ignore[attr-defined]
+                    overlaps: Condition = self.item.tags.overlap(list(given))
                     return overlaps
         value = self.value_of(field)
         match field.kind:
