@@ -68,8 +68,8 @@ def settings() -> str:
     source = ast.parse((PROJECT_ROOT / "backend" / "settings.py").read_text())
     lines = [line for node in source.body if isinstance(node, ast.ClassDef) for line in node.body]
     help_of: dict[str, str] = {}
-    for field, text in pairwise(lines):
-        match field, text:
+    for line, text in pairwise(lines):
+        match line, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
                 help_of[name] = " ".join(words.split())
     rows = []

@@ -181,8 +181,8 @@ def _restore(session: Session, actor: Actor, deletion: Deletion) -> None:
     if missing:
         what = "environment" if runs else "run"
         raise Conflict(f"{deletion.name} needs the {what} {missing}, which is deleted. Restore that first.")
-    items: list[Run | Checkpoint | Study] = [*runs, *checkpoints, *studies]
-    for item in items:
+    marked: Sequence[Run | Checkpoint | Study] = [*runs, *checkpoints, *studies]
+    for item in marked:
         item.deletion_id = None
     if environment is not None:
         environment.name, environment.deletion_id = _former_name(session, deletion, environment), None
