@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
+from backend.core.tables import is_among
 from backend.detectors.tables import Flag
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import floor_of
@@ -61,7 +62,7 @@ def episodes_of(session: Session, run: Run, phase: Phase, floors: Floors) -> lis
     if is_mixed:
         statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
     episodes = []
-    rows: Sequence[Any] = session.execute(statement.where(*_completed(run, phase), Rollout.id.in_(ids))).all()
+    rows: Sequence[Any] = session.execute(statement.where(*_completed(run, phase), is_among(Rollout.id, ids))).all()
     for rollout_id, step, reward, version_id in rows:
         floor, judgement = floors[version_id], judgements.get(rollout_id)
         corrected = None  # the reward that it deserves: by a repaired version, else the floor for a hack
@@ -109,19 +110,16 @@ def _completed(run: Run, phase: Phase) -> list[ColumnElement[bool]]:
 
 def _rescored(session: Session, run: Run, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, float]:
     """The reward of each by the newest re-scoring with another version."""
-    if not ids:
+    rescores = select(Run.id).where(
+        Run.source_run_id == run.id, Run.kind == RunKind.RESCORE, Run.version_id != run.version_id
+    )
+    run_ids = session.scalars(rescores).all() if ids else ()
+    if not run_ids:
         return {}
     statement = (
         select(Rollout.source_id, Rollout.reward)
-        .join(Run, Run.id == Rollout.run_id)
-        .where(
-            Run.source_run_id == run.id,
-            Run.kind == RunKind.RESCORE,
-            Run.version_id != run.version_id,
-            Rollout.source_id.in_(ids),
-            Rollout.reward.is_not(None),
-        )
-        .order_by(Rollout.source_id, Run.id.desc())
+        .where(Rollout.run_id.in_(run_ids), is_among(Rollout.source_id, ids), Rollout.reward.is_not(None))
+        .order_by(Rollout.source_id, Rollout.run_id.desc())
         .ext(distinct_on(Rollout.source_id))
     )
     return {source_id: reward for source_id, reward in session.execute(statement) if source_id and reward is not None}
