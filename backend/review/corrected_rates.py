@@ -19,6 +19,7 @@ from backend.environments.tables import EnvironmentVersion
 from backend.graders.tables import Grade, Grader
 from backend.operations.schemas import Response
 from backend.results.rewards import count_completed
+from backend.review.service import PICKED
 from backend.review.tables import AuditSample, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
@@ -83,8 +84,11 @@ def corrected_rates(session: Session, run: Run) -> list[CorrectedRate]:
         .group_by(Grader.name)
         .order_by(Grader.name)
     )
-    # Only completed rollouts are graded. Where all of them are in the population, they need not be read.
-    if total < count_completed(session, [run.id])[run.id]:
+    # Detectors and graders see completed rollouts. Where all of those are in the population, they need not be read.
+    is_picked = select(Flag.id).where(Flag.run_id == run.id, Flag.detector == PICKED)
+    if total == count_completed(session, [run.id])[run.id] and not session.scalar(select(is_picked.exists())):
+        flagged = select(func.count(Flag.rollout_id.distinct())).where(Flag.run_id == run.id)
+    else:
         graded = graded.join(Rollout, Rollout.id == Grade.rollout_id).where(*population)
     counts = {DETECTORS: (session.scalar(flagged) or 0, total)}
     counts |= {name: (marked, seen) for name, marked, seen in session.execute(graded)}
