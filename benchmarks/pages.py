@@ -67,6 +67,8 @@ from workers.storage.runs import summarize
 from workers.tasks.housekeeping import index_texts
 
 REPEATS = 1
+LIMIT_SECONDS = 7200
+"""The load of the large data set takes a quarter of an hour on a busy machine."""
 RARE, COMMON = "zebrafish", "your move"
 """Texts in few rollouts and in all rollouts."""
 SORTS = "-seq reward -win format -tokens seconds task status -flag -judge.strict metric.guesses".split()  # noqa: SIM905

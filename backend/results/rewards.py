@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from sqlalchemy import RowMapping, select, text
 from sqlalchemy.orm import Session
 
@@ -121,20 +122,25 @@ def read_rewards(session: Session, run: Run, scope: FigureScope) -> RunRewards:
     """Read the rewards of a scope: kept ones if the whole run is needed and no rollout was added since."""
     import numpy as np
 
-    found: Any = None
-    if scope.step is None:
-        found = session.execute(text(f"SELECT k.rollouts, k.groups {_KEPT}"), {"run": run.id}).one_or_none()
-    of_phase = None
+    of_phase = scope.phase
+    found = _bytes(session, f"SELECT k.rollouts, k.groups {_KEPT}", scope) if scope.step is None else None
     if found is None:
-        found = session.execute(
-            text(_READ.format(scope=scope.condition, values=_values(run))), scope.parameters()
-        ).one()
-    else:
-        of_phase = scope.phase
+        found = _bytes(session, _READ.format(scope=scope.condition, values=_values(run)), scope)
+        of_phase = None
+    assert found is not None
     record = np.dtype([("is_completed", "?"), ("values", ">f4", (1 + len(run.columns),))])
-    rollouts = np.frombuffer(found.rollouts, record)
-    groups = np.frombuffer(found.groups, _GROUP)
+    rollouts, groups = np.frombuffer(found[0], record), np.frombuffer(found[1], _GROUP)
     return RunRewards(groups, rollouts["is_completed"], rollouts["values"].astype(np.float64)).of_phase(of_phase)
+
+
+def _bytes(session: Session, statement: str, scope: FigureScope) -> tuple[bytes, bytes] | None:
+    """The row of a statement in the driver's binary format: as text, each byte would be sent as two."""
+    driver = session.connection().connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    compiled = text(statement).compile(dialect=session.connection().dialect)
+    with driver.cursor(binary=True) as cursor:
+        row: tuple[bytes, bytes] | None = cursor.execute(str(compiled).encode(), scope.parameters()).fetchone()
+    return row
 
 
 def count_outcomes(session: Session, scope: FigureScope) -> list[RowMapping | dict[str, Any]]:

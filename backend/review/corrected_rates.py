@@ -9,6 +9,7 @@ from typing import Literal
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
+from backend.core.tables import is_among
 from backend.detectors.queries import JUDGED_PHASES, RIGHT, newest_looks
 from backend.detectors.tables import Flag
 from backend.domain.graders.settings import GraderKind
@@ -18,6 +19,7 @@ from backend.environments.tables import EnvironmentVersion
 from backend.graders.tables import Grade, Grader
 from backend.operations.schemas import Response
 from backend.results.rewards import count_completed
+from backend.review.service import PICKED
 from backend.review.tables import AuditSample, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
@@ -75,15 +77,20 @@ def corrected_rates(session: Session, run: Run) -> list[CorrectedRate]:
     if not total:
         return []
     flagged = select(func.count(Rollout.id)).where(*population, Rollout.id.in_(_flagged([run.id])))
-    counts = {DETECTORS: (session.scalar(flagged) or 0, total)}
     graded = (
         select(Grader.name, func.count().filter(Grade.score < MIDDLE), func.count())
         .join(Grade, Grade.grader_id == Grader.id)
-        .join(Rollout, Rollout.id == Grade.rollout_id)
-        .where(*population, Grader.kind == GraderKind.JUDGE, Grade.score.is_not(None))
+        .where(Grade.run_id == run.id, Grader.kind == GraderKind.JUDGE, Grade.score.is_not(None))
         .group_by(Grader.name)
         .order_by(Grader.name)
     )
+    # Detectors and graders see completed rollouts. Where all of those are in the population, they need not be read.
+    is_picked = select(Flag.id).where(Flag.run_id == run.id, Flag.detector == PICKED)
+    if total == count_completed(session, [run.id])[run.id] and not session.scalar(select(is_picked.exists())):
+        flagged = select(func.count(Flag.rollout_id.distinct())).where(Flag.run_id == run.id)
+    else:
+        graded = graded.join(Rollout, Rollout.id == Grade.rollout_id).where(*population)
+    counts = {DETECTORS: (session.scalar(flagged) or 0, total)}
     counts |= {name: (marked, seen) for name, marked, seen in session.execute(graded)}
     own = _reviewed(session, [run.id])
     others: list[ReviewedRollout] | None = None
@@ -217,10 +224,10 @@ def _reviewed(session: Session, run_ids: Collection[uuid.UUID]) -> list[Reviewed
     )
     rows = session.execute(statement).all()
     ids = [row.id for row in rows]
-    flagged = set(session.scalars(select(Flag.rollout_id).where(Flag.rollout_id.in_(ids))))
+    flagged = set(session.scalars(select(Flag.rollout_id).where(is_among(Flag.rollout_id, ids))))
     grades: defaultdict[uuid.UUID, dict[str, bool]] = defaultdict(dict)
     scored = select(Grade.rollout_id, Grader.name, Grade.score).join(Grader, Grader.id == Grade.grader_id)
-    judges = (Grader.kind == GraderKind.JUDGE, Grade.score.is_not(None), Grade.rollout_id.in_(ids))
+    judges = (Grader.kind == GraderKind.JUDGE, Grade.score.is_not(None), is_among(Grade.rollout_id, ids))
     for rollout_id, name, score in session.execute(scored.where(*judges)):
         grades[rollout_id][name] = (score or 0.0) < MIDDLE
     right = {str(each) for each in RIGHT}

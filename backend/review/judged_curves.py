@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, exists, func, literal, select
+from sqlalchemy import ColumnElement, Double, Row, cast, exists, func, literal, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
+from backend.core.tables import is_among
 from backend.detectors.tables import Flag
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import floor_of
@@ -19,6 +20,7 @@ from backend.domain.statistics import TIE
 from backend.domain.training.configuration import STEPPED
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Verdict
 from backend.environments.tables import EnvironmentVersion
+from backend.results.rewards import FigureScope, read_rewards
 from backend.review.tables import NEWEST_VERDICTS, AuditSample, VerdictRecord
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
@@ -61,7 +63,7 @@ def episodes_of(session: Session, run: Run, phase: Phase, floors: Floors) -> lis
     if is_mixed:
         statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
     episodes = []
-    rows: Sequence[Any] = session.execute(statement.where(*_completed(run, phase), Rollout.id.in_(ids))).all()
+    rows: Sequence[Any] = session.execute(statement.where(*_completed(run, phase), is_among(Rollout.id, ids))).all()
     for rollout_id, step, reward, version_id in rows:
         floor, judgement = floors[version_id], judgements.get(rollout_id)
         corrected = None  # the reward that it deserves: by a repaired version, else the floor for a hack
@@ -109,19 +111,16 @@ def _completed(run: Run, phase: Phase) -> list[ColumnElement[bool]]:
 
 def _rescored(session: Session, run: Run, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, float]:
     """The reward of each by the newest re-scoring with another version."""
-    if not ids:
+    rescores = select(Run.id).where(
+        Run.source_run_id == run.id, Run.kind == RunKind.RESCORE, Run.version_id != run.version_id
+    )
+    run_ids = session.scalars(rescores).all() if ids else ()
+    if not run_ids:
         return {}
     statement = (
         select(Rollout.source_id, Rollout.reward)
-        .join(Run, Run.id == Rollout.run_id)
-        .where(
-            Run.source_run_id == run.id,
-            Run.kind == RunKind.RESCORE,
-            Run.version_id != run.version_id,
-            Rollout.source_id.in_(ids),
-            Rollout.reward.is_not(None),
-        )
-        .order_by(Rollout.source_id, Run.id.desc())
+        .where(Rollout.run_id.in_(run_ids), is_among(Rollout.source_id, ids), Rollout.reward.is_not(None))
+        .order_by(Rollout.source_id, Rollout.run_id.desc())
         .ext(distinct_on(Rollout.source_id))
     )
     return {source_id: reward for source_id, reward in session.execute(statement) if source_id and reward is not None}
@@ -140,19 +139,46 @@ def curve_of(session: Session, run: Run, phase: Phase | None = None, floors: Flo
     floors = floors_of(session, run) if floors is None else floors
     sums: dict[int, StepSum] = {}
     for version_id, floor in floors.items():
-        step = func.coalesce(Rollout.training_step, 0)
-        gain = func.greatest(Rollout.reward - literal(floor), 0.0)
-        squares = func.sum(gain * gain)
-        statement = select(step, func.count(), func.sum(Rollout.reward), func.sum(gain), squares)
-        statement = statement.where(*_completed(run, phase))
-        if run.configuration.get("mix"):
-            statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
-            statement = statement.where(Task.version_id == version_id)
-        for number, count, reward, earned, squared in session.execute(statement.group_by(step)):
+        read = _kept_sums if run.status.is_over else _stored_sums
+        for number, *added in read(session, run, phase, version_id, floor):
             before = sums.get(number, StepSum(number, 0, 0.0, 0.0))
-            added = (before.count + count, before.reward + reward, before.gain + earned, before.gain_squares + squared)
-            sums[number] = StepSum(number, *added)
+            known = (before.count, before.reward, before.gain, before.gain_squares)
+            sums[number] = StepSum(number, *(one + other for one, other in zip(known, added, strict=True)))
     return judged_curve([sums[number] for number in sorted(sums)], episodes_of(session, run, phase, floors))
+
+
+Sums = Iterable[Sequence[Any]]
+"""Step, number of rollouts, and the sums of their reward, of what it is above the floor, and of the square of that."""
+
+
+def _stored_sums(session: Session, run: Run, phase: Phase, version_id: uuid.UUID, floor: float) -> Sums:
+    step = func.coalesce(Rollout.training_step, 0)
+    reward = cast(Rollout.reward, Double)
+    gain = func.greatest(reward - literal(floor, Double), 0.0)
+    statement = select(step, func.count(), func.sum(reward), func.sum(gain), func.sum(gain * gain))
+    statement = statement.where(*_completed(run, phase))
+    if run.configuration.get("mix"):
+        statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
+        statement = statement.where(Task.version_id == version_id)
+    return session.execute(statement.group_by(step)).all()
+
+
+def _kept_sums(session: Session, run: Run, phase: Phase, version_id: uuid.UUID, floor: float) -> Sums:
+    """The same of a run that has ended, whose rewards are kept."""
+    import numpy as np
+
+    rewards = read_rewards(session, run, FigureScope(run.id, phase))
+    if run.configuration.get("mix"):
+        rewards = rewards.of_versions([version_id])
+    reward, steps = rewards.values[:, 0], np.repeat(rewards.groups["step"], rewards.groups["members"])
+    is_counted = rewards.is_completed & ~np.isnan(reward)
+    if phase is Phase.HELDOUT:
+        is_counted &= steps >= 0
+    reward, steps = reward[is_counted], np.maximum(steps[is_counted], 0)
+    gain = np.maximum(reward - floor, 0.0)
+    numbers, place, counts = np.unique(steps, return_inverse=True, return_counts=True)
+    sums = (np.bincount(place, values, len(numbers)).tolist() for values in (reward, gain, gain * gain))
+    return zip(numbers.tolist(), counts.tolist(), *sums, strict=True)
 
 
 def chart_of(session: Session, run: Run) -> dict[str, Any]:

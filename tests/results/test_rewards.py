@@ -23,6 +23,7 @@ from backend.results.rewards import (
 from backend.results.run_figures import FiguresRequest, figures_and_rewards
 from backend.results.scores import scores, side_of
 from backend.results.tables import KeptRewards
+from backend.review.judged_curves import _kept_sums, _stored_sums
 from backend.rollouts.tables import Rollout
 from backend.runs.service import finish_run
 from backend.runs.tables import Run
@@ -113,6 +114,18 @@ def test_completed_rollouts_are_counted_from_what_is_kept_and_where_nothing_is(s
     assert count_completed(session, ids) == {run.id: 3 for run in runs[:2]}
     assert count_completed(session, ids, [Phase.EVALUATION]) == {run.id: 2 for run in runs[:2]}
     assert count_completed(session, []) == {}
+
+
+@pytest.mark.parametrize("phase", [Phase.TRAIN, Phase.HELDOUT])
+def test_reward_by_step_is_the_same_from_both(session: Session, phase: Phase) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    for step in (None, 0, 3):
+        make_rollouts(session, run, random_rows(9, seed=4, failing=0.2), group_size=3, phase=phase, step=step)
+    kept, stored = (
+        sorted(map(tuple, read(session, run, phase, run.version_id, 0.1))) for read in (_kept_sums, _stored_sums)
+    )
+    assert np.array(kept) == pytest.approx(np.array(stored))
+    assert len(kept) == 2
 
 
 def test_they_leave_with_their_run(session: Session) -> None:
