@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from backend.runs.tables import Run
 
 
+PICKED = "picked"
+"""Takes the place of a detector's id in the flag of a rollout that a person put into the review queue."""
+
+
 class Flag(Base):
     """A detector's suspicion about a rollout or (without one) about a run, with its evidence; see `FlagDraft`."""
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.tables import is_among
 from backend.detectors.queries import JUDGED_PHASES, RIGHT, newest_looks
-from backend.detectors.tables import Flag
+from backend.detectors.tables import PICKED, Flag
 from backend.domain.graders.settings import GraderKind
 from backend.domain.review.calibration import Corrected, ReviewedShare, Stratum, predict, rogan_gladen, weigh
 from backend.domain.vocabulary import RolloutStatus, Verdict
@@ -19,7 +19,6 @@ from backend.environments.tables import EnvironmentVersion
 from backend.graders.tables import Grade, Grader
 from backend.operations.schemas import Response
 from backend.results.rewards import count_completed
-from backend.review.service import PICKED
 from backend.review.tables import AuditSample, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run

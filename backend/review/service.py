@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from backend.core.events import REVIEW, announce, topic_of
-from backend.detectors.tables import Flag
+from backend.detectors.tables import PICKED, Flag
 from backend.domain.ids import new_id
 from backend.domain.notifications.notices import NoticeKind
 from backend.domain.text import plain_text
@@ -24,9 +24,6 @@ from backend.rollouts.tables import Rollout
 from backend.team.tables import Person
 from backend.web.audit import audit
 from backend.web.identity import Actor
-
-PICKED = "picked"
-"""Takes the place of a detector's id."""
 
 
 def pick(session: Session, actor: Actor, rollout: Rollout) -> Flag:

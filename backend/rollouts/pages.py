@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, joinedload
 
-from backend.detectors.tables import Flag
+from backend.detectors.tables import PICKED, Flag
 from backend.domain.environments.views import ViewRenderer
 from backend.domain.vocabulary import Verdict
 from backend.environments.views import view_renderer
@@ -22,7 +22,7 @@ from backend.graders.tables import Grade
 from backend.policies.queries import policy_options
 from backend.review.evidence import read_evidence
 from backend.review.fixtures import effects_of
-from backend.review.service import PICKED, pick, unpick
+from backend.review.service import pick, unpick
 from backend.review.tables import VerdictRecord
 from backend.rollouts.conversation import (
     MAX_SEARCHED,
