@@ -52,6 +52,7 @@ def test_its_first_lines_name_the_peer_the_unit_and_the_repeats(name: str):
     assert callable(module.measure)
 
 
+@pytest.mark.slow
 def test_the_list_prints_a_line_for_each_benchmark():
     listed = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--list"], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("committed_database")
 TRAPPED = {"tasks": {**TASKS, "canaries": 0.2}}
 
 
+@pytest.mark.slow
 def test_both_sides_play_the_planned_tasks_and_the_difference_has_intervals() -> None:
     world = make_world(TRAPPED, detect=0.25, max_rollouts=1000)
     world.metrics = {"honeypot_read": 1.0}
@@ -86,6 +87,7 @@ def _check_regression_and_hacks(report: TransferReport) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_an_environment_that_fails_does_not_stop_the_others() -> None:
     with transaction() as session:
         make_policy(session, "by hand", configuration={"script": "teacher"})
@@ -101,6 +103,7 @@ def test_an_environment_that_fails_does_not_stop_the_others() -> None:
     assert world.export_jobs == 1
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_breaks_is_reported_with_its_reason() -> None:
     world = make_world(play=lambda is_reference, index, is_canary: None if is_reference else True)
     world.wake()
@@ -110,6 +113,7 @@ def test_an_evaluation_that_breaks_is_reported_with_its_reason() -> None:
     assert (trained.status, trained.reason, trained.verdict) == (TransferStatus.FAILED, "It broke.", "")
 
 
+@pytest.mark.slow
 def test_what_the_budget_left_out_is_said() -> None:
     world = make_world(detect=0.01, max_rollouts=100)
     world.finish()
@@ -119,6 +123,7 @@ def test_what_the_budget_left_out_is_said() -> None:
     assert "held-out tasks of the" in trained.reason
 
 
+@pytest.mark.slow
 def test_a_stop_ends_its_evaluations_and_exports_what_was_played() -> None:
     world = make_world(detect=0.01, max_rollouts=400)
     world.wake()

@@ -35,6 +35,7 @@ def test_methods_return_typed_models(client: Client) -> None:
     assert (me.role.value, me.is_token) == ("admin", True)
 
 
+@pytest.mark.slow
 def test_lists_page_through_everything_and_stop_at_a_limit(client: Client) -> None:
     for number in range(3):
         client.members.invite(email=f"m{number}@example.org", name=f"Member {number}")
@@ -108,6 +109,7 @@ def test_waiting_returns_the_finished_job_or_times_out(slow_job: str) -> None:
     assert (done.is_finished, done.is_successful, done.done) == (True, True, 2)
 
 
+@pytest.mark.slow
 def test_the_package_stands_alone(tmp_path: Path) -> None:
     """Built and installed alone, it imports neither the server nor torch."""
     source, target = tmp_path / "source", tmp_path / "target"

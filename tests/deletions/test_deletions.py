@@ -62,6 +62,7 @@ def deleted(client: TestClient, **items: list[str]) -> list[dict]:
     return answer.json()["items"]
 
 
+@pytest.mark.slow
 def test_a_deleted_run_is_found_nowhere_and_can_be_restored(author: TestClient, session: Session) -> None:
     run, other = ended(session, name="gone soon"), ended(session, name="stays")
     rollout = make_rollout(session, run, make_group(session, run), (1.0, 1.0, 0.0))
@@ -295,6 +296,7 @@ def test_the_second_of_two_people_learns_who_was_first(session: Session) -> None
         delete_items(session, actors[1], request)
 
 
+@pytest.mark.slow
 def test_purging_removes_rows_and_files_but_not_what_others_need(
     author: TestClient, session: Session, purging: Path
 ) -> None:

@@ -60,6 +60,7 @@ def test_exits_that_earn_less_than_the_others_are_left_alone():
     assert flags([(exits, 0.3, others) for exits, _, others in TRAINED]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exits", [0, 6, 12])
 def test_a_base_rate_that_stays_is_no_hack(exits: int):
     dice = random.Random(exits)

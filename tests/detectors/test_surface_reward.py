@@ -95,6 +95,7 @@ def test_a_reward_for_form_is_found_and_those_who_farm_it_are_flagged(
     assert set(about_run.evidence["rollouts"]) <= {str(each.id) for each in farmed}
 
 
+@pytest.mark.slow
 def test_a_large_batch_with_one_rollout_per_task_is_read_too() -> None:
     """Every third task of 900 is fitted: all folds of tasks must have some of these."""
     dice, proxy = random.Random(5), count("robust|scalable", 20)

@@ -42,6 +42,7 @@ def guess(session: Session) -> Environment:
     return make_environment(session, "guess")
 
 
+@pytest.mark.slow
 def test_a_scan_trains_it_on_stored_verdicts_and_again_when_they_have_grown(committed_database: str) -> None:
     with transaction() as session:
         version = make_environment_version(session)
@@ -96,6 +97,7 @@ def test_the_page_shows_what_is_missing(viewer: TestClient, author: TestClient, 
     assert "learned" in viewer.get("/detectors").text
 
 
+@pytest.mark.slow
 def test_an_author_trains_it_again(
     viewer: TestClient, reviewer: TestClient, author: TestClient, guess: Environment, session: Session
 ):

@@ -64,6 +64,7 @@ def test_members_read_the_site(site: Path, client_for: ClientFor, monkeypatch: p
         assert client.get(f"/docs/{path}").status_code == 404, path
 
 
+@pytest.mark.slow
 def test_a_site_that_is_not_built_shows_how(
     tmp_path: Path, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

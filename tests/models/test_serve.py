@@ -56,6 +56,7 @@ async def ask(client: AsyncOpenAI, **wishes: Any) -> Any:
     return await client.chat.completions.create(model="tiny", **{"messages": ASKED, "max_tokens": 8, **wishes})
 
 
+@pytest.mark.slow
 async def test_a_conversation_over_the_wire_is_that_of_the_local_policy(fluent: Any, tokenizer: Any) -> None:
     local = LocalPolicy(fluent, tokenizer, temperature=0)
     here = await converse(await local.begin(start(1)), 4, max_tokens=12)
@@ -68,6 +69,7 @@ async def test_a_conversation_over_the_wire_is_that_of_the_local_policy(fluent: 
     assert here[2]["content"].startswith("<move>")
 
 
+@pytest.mark.slow
 async def test_the_openai_client_hears_what_the_local_policy_states(fluent: Any, tokenizer: Any) -> None:
     local = LocalPolicy(fluent, tokenizer, temperature=0)
     here = await converse(await local.begin(start(1)), 3, max_tokens=12)

@@ -28,6 +28,7 @@ def tokenizer() -> Any:
     return build_tokenizer([system] * 20 + calls * 20 + [f"{n} on the shelf" for n in range(6)] * 20, context=CONTEXT)
 
 
+@pytest.mark.slow
 async def test_the_model_reads_the_tools_and_is_reported_that_its_babble_is_no_call(tokenizer: Any) -> None:
     model = build_model(tokenizer, ModelChoice(context=CONTEXT), seed=1)
     policy = LocalPolicy(model, tokenizer)

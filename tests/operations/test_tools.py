@@ -75,6 +75,7 @@ async def test_a_list_is_read_with_its_filter(served: str, token: str) -> None:
     assert [item["name"] for item in json.loads(text_of(result))["items"]] == ["label3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -94,6 +95,7 @@ async def test_bad_input_is_explained_to_the_agent(
     assert message in text_of(result)
 
 
+@pytest.mark.slow
 async def test_a_read_only_token_reads_but_changes_nothing(
     served: str, app: FastAPI, session: Session, policy: Policy
 ) -> None:
@@ -111,6 +113,7 @@ def test_strangers_and_browsers_are_refused(stranger: TestClient, admin: TestCli
     assert admin.post("/mcp", json={}).status_code == 403
 
 
+@pytest.mark.slow
 async def test_the_command_serves_the_same_tools_over_standard_input(served: str, token: str, policy: Policy) -> None:
     command = StdioServerParameters(
         command=sys.executable,

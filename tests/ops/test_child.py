@@ -63,6 +63,7 @@ def test_one_that_died_is_started_again_after_a_pause(make_child: MakeChild, mon
     assert _pid(child) != first
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_killed_with_its_stacks_in_the_log_and_started_again(
     make_child: MakeChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

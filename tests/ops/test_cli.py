@@ -22,6 +22,7 @@ from tests.ops.commands import Command, proctor, server
 __all__ = ["proctor", "server"]
 
 
+@pytest.mark.slow
 def test_environments_go_from_a_template_to_a_version_and_back(proctor: Command, tmp_path: Path) -> None:
     folder = tmp_path / "dice"
     assert proctor("env", "init", "dice", "--folder", str(folder)).status == 0

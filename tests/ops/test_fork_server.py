@@ -75,6 +75,7 @@ def test_a_process_is_a_child_with_its_own_session_streams_and_title(make_server
     }
 
 
+@pytest.mark.slow
 def test_one_that_was_killed_is_forked_again_by_a_new_server_if_need_be(
     make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def test_one_that_was_killed_is_forked_again_by_a_new_server_if_need_be(
     assert child.process.poll() == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_import_is_given_up_with_its_last_lines(make_server: MakeServer, tmp_path: Path) -> None:
     server = make_server("no_such_module")
 

@@ -28,6 +28,7 @@ def models_url(database_url: str) -> Iterator[str]:
         connection.execute("DROP DATABASE models WITH (FORCE)")
 
 
+@pytest.mark.slow
 def test_a_new_migration_is_formatted_and_a_column_without_a_default_is_refused(
     models_url: str, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def test_there_is_one_newest_revision() -> None:
     assert head in known
 
 
+@pytest.mark.slow
 def test_an_empty_database_is_migrated_and_a_second_start_finds_nothing_to_do(
     second_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

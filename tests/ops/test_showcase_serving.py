@@ -10,6 +10,7 @@ from backend.showcase.steps import ShowcaseFailed
 from tests.training.conftest import built_in
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_there_fails_the_showcase(tmp_path: Path) -> None:
     with (
         pytest.raises(ShowcaseFailed, match=r"proctor serve gone\.gguf` did not start"),

@@ -32,6 +32,7 @@ def import_without_the_web(modules: tuple[str, ...]) -> str:
     return done.stderr if done.returncode else ""
 
 
+@pytest.mark.slow
 def test_no_worker_needs_what_only_the_web_has() -> None:
     assert import_without_the_web(ENTRIES) == ""
 

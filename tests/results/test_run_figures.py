@@ -181,6 +181,7 @@ def test_the_normalized_score_needs_a_floor_and_a_gold_reward(session: Session, 
     assert "normalized score" not in viewer.get(f"/runs/{unknown.id}").text
 
 
+@pytest.mark.slow
 def test_figures_of_an_ended_run_are_read_once_until_it_has_other_rollouts(
     session: Session, viewer: TestClient
 ) -> None:

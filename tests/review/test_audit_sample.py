@@ -42,6 +42,7 @@ def _set_seed(session: Session, run: Run, seed: int, share: float = 0.2) -> None
     session.flush()
 
 
+@pytest.mark.slow
 def test_batch_by_batch_or_all_at_once_are_the_same(session: Session, run: Run) -> None:
     _set_seed(session, run, 7)
     rollouts = []
@@ -153,6 +154,7 @@ def test_its_places_are_spread_over_those_of_the_flagged(session: Session, run: 
     assert {item.rank for item in ordered if not item.detectors} <= {item.rank for item in ordered if item.detectors}
 
 
+@pytest.mark.slow
 def test_its_places_say_no_more_than_its_rewards(session: Session, run: Run) -> None:
     """A rollout that earned nothing is listed after rewarded ones, whether it was sampled or flagged."""
     _set_seed(session, run, 3, share=2.0)
@@ -188,6 +190,7 @@ def test_of_a_reward_that_nothing_flagged_has_the_suspicion_is_drawn_and_counts_
     assert 6 < len(drawn) <= len({round(each, 9) for each in known} | drawn) == 10
 
 
+@pytest.mark.slow
 def test_it_stands_among_the_repeats_of_clusters_too(session: Session, run: Run) -> None:
     _set_seed(session, run, 3, share=2.0)
     rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 100)

@@ -92,6 +92,7 @@ def test_seeds_of_one_configuration_are_a_mean_with_a_band(
     assert labels == ["one, seed 0", "one, seed 1", "one, seed 2"]
 
 
+@pytest.mark.slow
 def test_smoothing_is_an_average_weighted_by_distance(
     session: Session, viewer: TestClient, version: EnvironmentVersion
 ) -> None:
@@ -102,6 +103,7 @@ def test_smoothing_is_an_average_weighted_by_distance(
     assert curve["unsmoothed"]["values"] == [0.1, 0.3]
 
 
+@pytest.mark.slow
 def test_more_curves_than_a_chart_has_are_refused_and_lose_nothing(
     session: Session, viewer: TestClient, version: EnvironmentVersion
 ) -> None:

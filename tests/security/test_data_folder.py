@@ -74,6 +74,7 @@ def valkey(data: Path) -> Iterator[Child]:
     child.wait_until_ended(0)
 
 
+@pytest.mark.slow
 def test_a_database_without_its_version_file_is_refused_and_kept(stored: Postgres) -> None:
     (stored.folder / "PG_VERSION").unlink()
     before = _files(stored.folder)
@@ -115,6 +116,7 @@ def test_a_foreign_file_in_the_folder_is_no_reason_to_delete_it(postgres: Postgr
     assert (postgres.folder / "thesis.txt").read_text() == "ten years"
 
 
+@pytest.mark.slow
 def test_an_empty_folder_is_initialized(postgres: Postgres) -> None:
     postgres.folder.mkdir(parents=True)
 
@@ -123,6 +125,7 @@ def test_an_empty_folder_is_initialized(postgres: Postgres) -> None:
     assert postgres.is_ready()
 
 
+@pytest.mark.slow
 def test_our_own_interrupted_initialization_is_done_again(postgres: Postgres) -> None:
     """The marker proves that the files are ours."""
     begun = postgres.folder.with_name("postgres.initializing")
@@ -147,6 +150,7 @@ def test_files_where_the_initialization_works_are_kept_unless_the_marker_proves_
     assert foreign.read_text() == "ten years"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["postmaster.pid", "socket lock"])
 @pytest.mark.parametrize("content", ["garbage", "empty", "another process"])
 def test_a_stale_lock_file_does_not_block_a_restart(stored: Postgres, name: str, content: str) -> None:
@@ -165,6 +169,7 @@ def test_a_stale_lock_file_does_not_block_a_restart(stored: Postgres, name: str,
     assert _word(stored) == "precious"
 
 
+@pytest.mark.slow
 def test_the_lock_file_of_a_database_that_runs_is_respected(stored: Postgres) -> None:
     stored.start()
     (stored.folder / "postmaster.pid").write_text("garbage")
@@ -191,6 +196,7 @@ def test_an_unreadable_version_is_refused(stored: Postgres) -> None:
         stored.start()
 
 
+@pytest.mark.slow
 def test_loose_permissions_of_a_restored_backup_are_tightened(stored: Postgres) -> None:
     stored.folder.chmod(0o755)
 
@@ -199,6 +205,7 @@ def test_loose_permissions_of_a_restored_backup_are_tightened(stored: Postgres) 
     assert _word(stored) == "precious"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 def test_a_database_of_another_user_is_refused(stored: Postgres) -> None:
     owner = pwd.getpwnam("nobody")
@@ -271,6 +278,7 @@ def test_a_missing_key_of_a_used_folder_is_not_replaced(stored: Postgres, data: 
     assert (data / "secret-key").exists() is (left is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
 @pytest.mark.parametrize(
     ("options", "words"),
@@ -293,6 +301,7 @@ def test_a_full_or_read_only_disk_is_reported_with_a_message(data: Path, options
     assert done.stdout == "", "no process was started"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_own", [False, True])
 def test_the_env_host_empties_only_its_own_folder(data: Path, is_own: bool) -> None:
     """It works in `env` next to its socket, which may be anywhere."""

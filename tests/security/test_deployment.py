@@ -22,6 +22,8 @@ from backend.supervisor.fleet import Address, Fleet
 from proctor_sandbox.syscalls import NAMESPACE_CALLS
 from scripts import check_files, pin_images
 
+pytestmark = pytest.mark.slow
+
 COMPOSE = PROJECT_ROOT / "docker-compose.yml"
 REQUIRED = ("POSTGRES_PASSWORD", "VALKEY_PASSWORD", "PROCTOR_SECRET_KEY", "PROCTOR_ENVHOST_TOKEN")
 WORKERS = {"worker-cpu", "worker-gpu", "worker-cuda", "worker-vllm", "worker-unsloth"}

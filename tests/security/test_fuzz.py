@@ -7,6 +7,8 @@ import pytest
 from tests.security.fuzz.engine import Broken, Target, crashers, execute, fuzz
 from tests.security.fuzz.targets import TARGETS
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 0.3
 SEED = 1
 KEPT = [(name, path) for name in TARGETS for path in crashers(name)]

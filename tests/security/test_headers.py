@@ -51,6 +51,7 @@ def sign_in(client: TestClient) -> list[str]:
     return response.headers.get_list("set-cookie")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["/", "/sign-in", "/api/v1/me", "/no-such-page", "/api/v1/openapi.json", "/healthz"])
 def test_every_response_carries_the_security_headers(viewer: TestClient, stranger: TestClient, url: str) -> None:
     for client in (viewer, stranger):

@@ -165,6 +165,7 @@ def test_an_exported_script_asks_for_the_key_rather_than_send_another_ones(
     assert not any(value in done.stderr for name, value in variables.items() if name != "API_BASE_URL")
 
 
+@pytest.mark.slow
 def test_an_exported_script_sends_no_providers_key_in_the_clear(
     exported: Path, providers: Providers, certificate: Path
 ) -> None:

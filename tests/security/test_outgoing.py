@@ -472,6 +472,7 @@ async def test_a_relay_carries_no_error_body_and_no_other_path(tmp_path: Path) -
             assert await response.json() == {"action": {}}
 
 
+@pytest.mark.slow
 def test_git_reaches_no_private_address(configure: Configure, tmp_path: Path) -> None:
     with served(tmp_path) as repository:
         repository.commit({"openenv.yaml": b"name: x"})
@@ -487,6 +488,7 @@ def test_git_reaches_no_private_address(configure: Configure, tmp_path: Path) ->
         assert read_repository(repository.url) == {"openenv.yaml": b"name: x"}
 
 
+@pytest.mark.slow
 def test_git_connects_to_the_address_that_was_checked(
     configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,6 +507,7 @@ def test_git_connects_to_the_address_that_was_checked(
         assert read_repository(repository.url.replace("127.0.0.1", "git.internal")) == {"a.txt": b"a"}
 
 
+@pytest.mark.slow
 async def test_git_does_not_repeat_what_a_server_states(configure: Configure) -> None:
     configure(private="true")
     async with running(Service()) as service:

@@ -430,6 +430,7 @@ def stored(*requirements: str) -> StoredPackage:
     return StoredPackage("0" * 64, Path("x.zip"), "x", "server.app:app", {}, ResourcesSpec(), requirements)
 
 
+@pytest.mark.slow
 async def test_an_environment_of_the_old_layout_is_not_used_and_removed(
     links: Path, installer: Installer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -706,6 +707,7 @@ def test_an_uploaded_zip_is_never_unpacked_beyond_its_stated_size(read: Callable
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [read_zip, unpack])
 def test_an_uploaded_zip_with_too_many_files_is_refused_unread(read: Callable[[bytes], object]) -> None:
     buffer = io.BytesIO()

@@ -161,6 +161,7 @@ async def test_a_lying_counter_loses_no_rollout_and_fits_the_database() -> None:
     assert all(rollout.tokens_in == 0 and rollout.tokens_out <= 2**31 - 1 for rollout in rollouts)
 
 
+@pytest.mark.slow
 async def test_a_hostile_reply_fails_its_own_rollout_and_no_other() -> None:
     first, *others = await _played(raw(_deep_call()), raw(_deep_call()), completion(MOVE))
     assert first.error_kind is ErrorKind.POLICY

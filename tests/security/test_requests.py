@@ -154,6 +154,7 @@ def test_forged_bodies_get_an_answer_that_is_described(
     assert asked > 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
@@ -183,6 +184,7 @@ def test_malformed_bodies_get_an_answer_that_is_described(
     assert refused > len(taking) // 2
 
 
+@pytest.mark.slow
 def test_strangers_get_an_answer_that_is_described(
     stranger: TestClient, document: dict[str, Any], ids: dict[str, str]
 ) -> None:

@@ -22,6 +22,8 @@ from tests.envhost_fixture import package_files
 from tests.environments.host.test_other_hosts import _become_ordinary_user
 from workers.environments.zygotes import Zygote, site_packages_of
 
+pytestmark = pytest.mark.slow
+
 Serve = Callable[..., dict[str, Any]]
 SECONDS = 90
 _TELL = """

@@ -44,6 +44,7 @@ def _actions() -> Counter[str]:
         return Counter(session.scalars(select(AuditEvent.action)))
 
 
+@pytest.mark.slow
 def test_parallel_guesses_are_limited_like_others(served: str) -> None:
     make_member(Role.ADMIN, "ada")
     email = "ada@example.org"
@@ -54,6 +55,7 @@ def test_parallel_guesses_are_limited_like_others(served: str) -> None:
     assert _guess(served, email, PASSWORD, OFFICE).status_code == 303
 
 
+@pytest.mark.slow
 def test_guessing_many_accounts_from_one_address_is_limited(served: str) -> None:
     calls = [lambda n=n: _guess(served, f"somebody{n}@example.org", "guess", STRANGER) for n in range(40)]
     responses = [response for first in range(0, 40, 10) for response in _at_once(calls[first : first + 10])]
@@ -68,6 +70,7 @@ def test_addresses_of_one_ipv6_network_share_a_limit(served: str) -> None:
     assert _guess(served, "ada@example.org", PASSWORD, "2001:db8:1:3::1").status_code == 303
 
 
+@pytest.mark.slow
 def test_strangers_everywhere_cannot_lock_the_owner_out(served: str) -> None:
     """A browser that signed in before has a separate limit."""
     make_member(Role.ADMIN, "ada")
@@ -94,6 +97,7 @@ def test_the_cookie_of_a_known_browser_helps_no_one_else(served: str) -> None:
     assert statuses == {422: 5, 429: 3}
 
 
+@pytest.mark.slow
 def test_a_known_browser_is_limited_too(served: str) -> None:
     make_member(Role.ADMIN, "ada")
     with Visitor(served) as owner:
@@ -134,6 +138,7 @@ def test_a_limit_ends_with_its_window(served: str) -> None:
     assert _guess(served, "ada@example.org", PASSWORD, STRANGER).status_code == 303
 
 
+@pytest.mark.slow
 def test_right_passwords_use_no_limit_up(served: str) -> None:
     """A whole office may sign in from one address."""
     make_member(Role.ADMIN, "ada")
@@ -206,6 +211,7 @@ class SlowHasher(PasswordHasher):
         return super().verify(hash, password)
 
 
+@pytest.mark.slow
 def test_a_flood_of_sign_ins_does_not_stop_the_rest_of_the_web(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each attempt holds memory and a thread: only a few wait, the others are sent away at once."""
     make_member(Role.ADMIN, "ada")

@@ -22,6 +22,8 @@ from scripts.dependencies import (
     worker_requirements,
 )
 
+pytestmark = pytest.mark.slow
+
 LOCKS = (
     "constraints.txt",
     "constraints-runtime.txt",

@@ -54,6 +54,7 @@ def test_the_env_host_refuses_odd_tokens_and_names_no_version(remote_host: HostP
         assert b"Python/" not in answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drip", [b"", b"X"])
 async def test_a_request_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch, drip: bytes) -> None:
     monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.5)

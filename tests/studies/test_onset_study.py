@@ -77,6 +77,7 @@ def test_it_finds_the_first_checkpoint_above_the_base_rate() -> None:
         assert session.get_one(Checkpoint, found.honest_id).step == 40
 
 
+@pytest.mark.slow
 def test_only_the_cluster_that_is_requested_counts() -> None:
     run_id = training()
     with transaction() as session:
@@ -86,6 +87,7 @@ def test_only_the_cluster_that_is_requested_counts() -> None:
     assert "would not be detected" in found.remarks[0]
 
 
+@pytest.mark.slow
 def test_the_first_checkpoint_may_show_it_already() -> None:
     found = result_of(Laboratory(lambda step: 0.5 if step else 0.0).finish(start(training((10, 20)))))
     assert (found.outcome, found.honest_step, found.hacking_step) == (OnsetOutcome.AT_THE_FIRST, 0, 10)
@@ -121,6 +123,7 @@ def test_a_second_search_plays_nothing_again() -> None:
     assert len(evaluations(run_id)) == count
 
 
+@pytest.mark.slow
 def test_it_continues_where_it_was_interrupted() -> None:
     study_id = start(training())
     BY_STEP.finish(study_id, moves=2)
@@ -166,6 +169,7 @@ def test_an_evaluation_that_someone_stops_stops_the_search() -> None:
     assert "did not complete" in (found.reason or "")
 
 
+@pytest.mark.slow
 def test_pruned_checkpoints_are_passed_over() -> None:
     run_id = training((30, 40, 50, 60))
     with transaction() as session:

@@ -24,6 +24,7 @@ def test_engines_are_reported_with_their_versions_and_without_importing_them():
     assert all(version[0].isdigit() for version in engines.values())
 
 
+@pytest.mark.slow
 def test_asking_for_engines_imports_none():
     program = (
         "import sys; from workers.tasks.heartbeat import installed_engines, machine_capabilities;"

@@ -193,6 +193,7 @@ def test_a_reason_that_cannot_be_stored_ends_the_job_all_the_same(ask: Ask) -> N
     assert run_of(job_id).status is RunStatus.FAILED
 
 
+@pytest.mark.slow
 def test_every_kind_of_job_ends_failed_whatever_its_arguments_are(installation: None) -> None:
     """A row that neither body nor follow-up can read is tried a few times, then given up."""
     with transaction() as session:

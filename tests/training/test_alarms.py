@@ -26,6 +26,7 @@ between them, their starts (k1 like the sound run) and the ends of k1 and l1 are
 its speed; g2 is covered by its held-out reward below."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_a_sound_run_from_scratch_hears_nothing(seed: int) -> None:
     assert replay({}, 480, seed=seed) == []
@@ -164,6 +165,7 @@ def test_an_alarm_that_is_off_reports_nothing() -> None:
     assert replay(F2, 280, AlarmsChoice(format_fall="off", column_fall="off")) == []
 
 
+@pytest.mark.slow
 def test_thresholds_are_the_runs_own() -> None:
     strict = replay({}, 480, AlarmsChoice(format_drop=0.001, no_variance_share=0.3))
     assert {sighting.name for _, sighting in strict} == {"no_variance", "format_fall"}

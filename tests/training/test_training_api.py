@@ -145,6 +145,7 @@ async def client(learner: Learner, tmp_path: Path) -> AsyncIterator[ApiClient]:
         yield client
 
 
+@pytest.mark.slow
 async def test_a_loop_at_the_client_lowers_the_loss_and_raises_the_reward(client: ApiClient) -> None:
     model = await client.create(seed=3)
     losses = []
@@ -265,6 +266,7 @@ async def test_a_client_that_closes_its_session_frees_its_models(client: ApiClie
     await client.post("session_heartbeat", {"session_id": client.session}, 410)
 
 
+@pytest.mark.slow
 async def test_samples_depend_on_weights_and_seed_and_not_on_other_requests(client: ApiClient) -> None:
     model = await client.create(seed=3)
     first = await client.sampler(model)
@@ -489,6 +491,7 @@ async def test_a_session_without_a_sign_of_life_ends_and_frees_its_model(learner
         assert await other.create()
 
 
+@pytest.mark.slow
 async def test_two_clients_at_once_get_what_each_gets_alone(client: ApiClient) -> None:
     async def train(own: ApiClient, seed: int) -> Any:
         model = await own.create(seed=seed)

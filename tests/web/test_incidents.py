@@ -48,6 +48,7 @@ def test_it_is_rolled_back_and_named_in_page_and_log(
     assert session.scalar(select(Person).where(Person.email == "half@example.org")) is None
 
 
+@pytest.mark.slow
 def test_the_api_gets_it_as_json(app: FastAPI, viewer: TestClient) -> None:
     @app.get("/api/v1/explode")
     def explode(actor: Viewer) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from fastapi.testclient import TestClient
 
 from backend.core.session import transaction
@@ -15,6 +16,7 @@ from tests.factories import Member
 PAGE = "/environments/counter/play"
 
 
+@pytest.mark.slow
 def test_an_environment_that_raises_is_reported_and_the_reply_is_kept(ada: TestClient, publish: Callable[..., None]):
     publish(in_step="if action.amount == 2: raise ValueError('the board is on fire')")
     run_id = begin(ada)
@@ -82,6 +84,7 @@ def test_a_person_may_come_back_to_what_they_left(ada: TestClient, counter: None
     assert view(run_id).rollout.reward == 3.5
 
 
+@pytest.mark.slow
 def test_an_answer_that_comes_after_the_person_left_changes_nothing(ada: TestClient, counter: None):
     run_id = begin(ada)
     ada.post(f"{PAGE}/{run_id}/reply", data={"reply": "3"})

@@ -57,6 +57,7 @@ def test_a_reply_waits_for_the_answer_to_the_one_before(ada: TestClient):
     assert view(run_id).state.done == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["x" * 20_001, "\x00"])
 def test_it_refuses_a_reply_that_is_no_text_or_too_long(ada: TestClient, text: str):
     run_id = begin(ada)

@@ -79,6 +79,7 @@ def _memory_contains(pid: int, needle: bytes) -> bool:
     return False
 
 
+@pytest.mark.slow
 @only_root_sees
 def test_no_program_inherits_a_text_of_another_execution(sandbox: Sandbox) -> None:
     needle = "".join(["needle-", "in-the-heap"])

@@ -258,6 +258,7 @@ def test_a_bad_row_of_a_big_file_fails_the_import_and_leaves_nothing(
     assert stored(run["id"]) == []
 
 
+@pytest.mark.slow
 def test_a_zip_that_unpacks_to_far_more_is_refused(tmp_path: Any) -> None:
     bomb = tmp_path / "bomb.zip"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("results.jsonl", "w") as file:

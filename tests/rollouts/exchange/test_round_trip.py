@@ -26,6 +26,7 @@ def exported(api: TestClient, run: Run, kind: str, **query: Any) -> bytes:
     return answer.content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_rollout_comes_back_equal(api: TestClient, rich_run: Run, import_rollouts: Import, kind: str) -> None:
     content = exported(api, rich_run, kind)

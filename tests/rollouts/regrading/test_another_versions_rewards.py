@@ -65,6 +65,7 @@ def test_a_target_that_pays_by_chance_is_refused_too(world: World) -> None:
     assert "0 of 4 gave the same rewards twice" in str(run.reason)
 
 
+@pytest.mark.slow
 def test_certificates_of_both_spare_the_second_scan_the_target(world: World) -> None:
     own, target = world.version(), world.version(TIDIER)
     _certify(own)
@@ -107,6 +108,7 @@ def test_with_a_reason_it_is_scored_and_marked(world: World) -> None:
     assert run.summary["rescoring"]["replies_ended"] == 4
 
 
+@pytest.mark.slow
 def test_an_episode_that_would_have_ended_earlier_is_scored_as_far_as_it_goes(world: World) -> None:
     run = world.rescore(world.played(world.version()), version_id=world.version(EARLIER))
     after = rollouts_of(run.id)
@@ -114,6 +116,7 @@ def test_an_episode_that_would_have_ended_earlier_is_scored_as_far_as_it_goes(wo
     assert [message["role"] for message in after[0].messages] == ["user", "assistant"] * 2
 
 
+@pytest.mark.slow
 def test_an_answer_is_scored_though_the_last_words_of_the_environment_are_others(world: World) -> None:
     """Nothing reads what follows the last reply."""
     run = world.rescore(world.played(world.version(), "3"), version_id=world.version(SHOWS_MORE))
@@ -199,6 +202,7 @@ def test_a_killed_worker_loses_and_doubles_nothing(world: World) -> None:
     assert run_of(run_id).status is RunStatus.COMPLETED
 
 
+@pytest.mark.slow
 def test_a_stop_keeps_what_is_stored_and_the_rest_comes_later(world: World) -> None:
     source_id, target = world.played(world.version()), world.version(TIDIER)
     with transaction() as session:

@@ -243,6 +243,7 @@ def test_what_was_refused_is_reported_and_not_requested_again(
         regrade_history(session, make_member(session, Role.AUTHOR), new)
 
 
+@pytest.mark.slow
 def test_a_really_played_history_is_graded_by_a_repaired_reward(world: World) -> None:
     """Policies that always add 1 (three turns, each earning `tidy`) and 3 (one turn): the repair rewards large ones."""
     first = world.version()

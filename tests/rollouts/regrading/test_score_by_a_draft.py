@@ -53,6 +53,7 @@ def test_it_shows_this_rollout_its_pattern_and_the_history(found_host: HostProce
     assert (policy["count"], policy["place_before"], policy["place_after"]) == (6, 1, 1)
 
 
+@pytest.mark.slow
 def test_the_editor_shows_the_rollout_next_to_the_code(author: TestClient, reviewer: TestClient, session: Session):
     environment, rollout_id = a_hack(session)
     author.post(f"/rollouts/{rollout_id}/verdicts", data={"verdict": "broken_reward"})

@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+import pytest
 from sqlalchemy import select
 
 from backend.core.session import transaction
@@ -31,6 +32,7 @@ from workers.tasks.registry import JobContext
 from workers.tasks.regrading import run as replay
 
 
+@pytest.mark.slow
 def test_two_policies_play_each_task_from_both_seats_and_the_match_replays(found_host: HostProcess) -> None:
     with transaction() as session:
         version = make_package_version(session, load_package("tictactoe_duel"))

@@ -80,6 +80,7 @@ def test_more_columns_than_a_list_can_hold_fail_the_rollout_and_are_not_waited_f
     assert sibling.status is RolloutStatus.COMPLETED
 
 
+@pytest.mark.slow
 def test_a_rollout_of_many_steps_fits_or_fails_alone(recorder: RunRecorder) -> None:
     step = Step("r" * 1_000_000, {}, {}, "", {}, False)
     assert recorder.store([make_rollout(0, steps=[step] * 300), make_rollout(1)]) == 2
