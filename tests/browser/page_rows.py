@@ -63,6 +63,7 @@ def make_page_rows(
         *(session, version, evaluation.policy),
         kind=RunKind.REPLAY,
         source_run_id=evaluation.id,
+        name=f"{evaluation.name}, replayed",
         configuration={"batch": str(batch)},
     )
     columns = [rollout.columns for rollout in rollouts]
@@ -97,7 +98,7 @@ def make_page_rows(
         "project": str(project.id),
         "shared": link.rpartition("/")[2],
         "editable": str(grader.id),
-        "grader_try": f"{grader.id}/tries/{try_grader(session, grader, [rollouts[0].id]).id}",
+        "grader_try": str(try_grader(session, grader, [rollouts[0].id]).id),
         "examples": str(_examples(session).id),
         "export": str(export.id),
         "checkpoint": str(export.checkpoint_id),

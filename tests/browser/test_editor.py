@@ -123,3 +123,16 @@ def test_generated_files_are_listed_apart_and_can_be_read(page: Page, name: str)
     expect(page.get_by_role("heading", name="client.py")).to_be_visible()
     expect(page.locator("#generated-note")).to_be_visible()
     expect(generated.locator("[aria-current=page]")).to_have_text("client.py")
+
+
+def test_long_lines_wrap_and_a_typed_problem_hides_that_the_draft_can_be_published(page: Page, name: str) -> None:
+    opened(page, name, "openenv.yaml")
+    wrap, publishable = page.get_by_role("button", name="Wrap lines"), page.get_by_text("can be published")
+    expect(wrap).to_have_attribute("aria-pressed", "false")
+    wrap.click()
+    expect(publishable).to_be_visible()
+    write_at_the_end(page, "nonsense: [")
+    expect(page.locator("ul.problems[aria-live] li").first).to_be_visible(timeout=SOON_MS)
+    expect(publishable).to_be_hidden()
+    opened(page, name, "README.md")  # the choice holds for all editors
+    expect(page.get_by_role("button", name="Wrap lines")).to_have_attribute("aria-pressed", "true")

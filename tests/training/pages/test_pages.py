@@ -36,6 +36,8 @@ def test_the_form_shows_the_next_step_when_nothing_can_be_trained_on(client_for:
 def test_the_form_shows_the_preset(session: Session, client_for: ClientFor):
     version = make_environment_version(session)
     page = client_for(Role.TRAINER).get(f"/training/new?preset=quick&version_id={version.id}").text
+    assert 'href="/docs/training.html#losses"' in page  # of a single setting
+    assert 'href="/docs/steering.html#alarms"' in page  # of a section
     assert 'name="grpo.steps" type="number" value="10"' in page
     assert f"proctor train {version.environment.name}@1 --preset quick" in page
 
