@@ -33,7 +33,6 @@ router = APIRouter()
 
 ROWS = 5
 """Settings for which the form has room at first."""
-PLAIN = ("version_id", "preset", "name", "without_certificate")
 SEARCH = ("sampler", "pruner", "trials", "parallel", "startup_trials", "max_steps", "max_hours", "seed")
 """Fields of the request that the form sends as they are."""
 SAMPLERS = {
@@ -114,16 +113,30 @@ def filled_form(request: Request) -> SweepForm:
     query = request.query_params
     known = TrainingConfiguration.model_fields
     lines = [f"{name}={text}" for name, text in query.items() if name.partition(".")[0] in known]
-    return SweepForm(*(query.get(name, "") for name in PLAIN), settings="\n".join(lines), key=new_id().hex)
+    return SweepForm(
+        version_id=query.get("version_id", ""),
+        preset=query.get("preset", ""),
+        name=query.get("name", ""),
+        without_certificate=query.get("without_certificate", ""),
+        settings="\n".join(lines),
+        key=new_id().hex,
+    )
 
 
 async def sent_form(request: Request) -> SweepForm:
     form = await request.form()
     columns = [_texts(form, f"parameter_{name}") for name in ("name", "values", "low", "high", "scale", "points")]
     rows = [ParameterRow(*cells) for cells in zip(*columns, strict=False) if cells[0]]
-    search = {name: _text(form, name) for name in SEARCH}
-    own = (_text(form, name) for name in (*PLAIN, "settings", "key"))
-    return SweepForm(*own, rows=rows[: MAX_PARAMETERS + 1], search=search)
+    return SweepForm(
+        version_id=_text(form, "version_id"),
+        preset=_text(form, "preset"),
+        name=_text(form, "name"),
+        without_certificate=_text(form, "without_certificate"),
+        settings=_text(form, "settings"),
+        key=_text(form, "key"),
+        rows=rows[: MAX_PARAMETERS + 1],
+        search={name: _text(form, name) for name in SEARCH},
+    )
 
 
 def _text(form: FormData, name: str) -> str:
