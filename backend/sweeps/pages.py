@@ -1,8 +1,7 @@
 """The list of sweeps, the form that starts one, and the page of a sweep while it runs."""
 
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -114,21 +113,30 @@ def filled_form(request: Request) -> SweepForm:
     query = request.query_params
     known = TrainingConfiguration.model_fields
     lines = [f"{name}={text}" for name, text in query.items() if name.partition(".")[0] in known]
-    return _form_of(lambda name: query.get(name, ""), settings="\n".join(lines), key=new_id().hex)
+    return SweepForm(
+        version_id=query.get("version_id", ""),
+        preset=query.get("preset", ""),
+        name=query.get("name", ""),
+        without_certificate=query.get("without_certificate", ""),
+        settings="\n".join(lines),
+        key=new_id().hex,
+    )
 
 
 async def sent_form(request: Request) -> SweepForm:
     form = await request.form()
     columns = [_texts(form, f"parameter_{name}") for name in ("name", "values", "low", "high", "scale", "points")]
     rows = [ParameterRow(*cells) for cells in zip(*columns, strict=False) if cells[0]]
-    search = {name: _text(form, name) for name in SEARCH}
-    filled = _form_of(lambda name: _text(form, name), settings=_text(form, "settings"), key=_text(form, "key"))
-    return replace(filled, rows=rows[: MAX_PARAMETERS + 1], search=search)
-
-
-def _form_of(text: Callable[[str], str], *, settings: str, key: str) -> SweepForm:
-    plain = text("version_id"), text("preset"), text("name"), text("without_certificate")
-    return SweepForm(*plain, settings=settings, key=key)
+    return SweepForm(
+        version_id=_text(form, "version_id"),
+        preset=_text(form, "preset"),
+        name=_text(form, "name"),
+        without_certificate=_text(form, "without_certificate"),
+        settings=_text(form, "settings"),
+        key=_text(form, "key"),
+        rows=rows[: MAX_PARAMETERS + 1],
+        search={name: _text(form, name) for name in SEARCH},
+    )
 
 
 def _text(form: FormData, name: str) -> str:
