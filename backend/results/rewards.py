@@ -88,7 +88,8 @@ class RunRewards:
 
         is_known = self.is_completed[:, None] & ~np.isnan(self.values)
         with np.errstate(invalid="ignore"):
-            return self.total(np.where(is_known, self.values, 0.0)) / self.total(is_known)
+            means: NDArray[np.float64] = self.total(np.where(is_known, self.values, 0.0)) / self.total(is_known)
+        return means
 
     def total(self, values: NDArray[Any]) -> NDArray[Any]:
         """Sum of values by rollout over the members of each group."""
