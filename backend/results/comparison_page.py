@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -57,7 +58,7 @@ class ComparisonChoice(CompareRuns):
 class ComparePage:
     choice: ComparisonChoice
     sides: Sequence[ComparedRun] = ()
-    candidates: Sequence[Row[Any]] = ()
+    candidates: Sequence[Row[uuid.UUID, str, RunKind, datetime]] = ()
     """Runs that can be selected: id, name, kind and creation."""
     problem: ComparisonNote | None = None
     found: RunComparison | None = None
