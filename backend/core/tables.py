@@ -77,8 +77,8 @@ def text_enum(kind: type[StrEnum]) -> Enum:
 
 def is_among(column: Any, ids: Collection[uuid.UUID]) -> ColumnElement[bool]:
     """Compare with thousands of ids as one array: `in_` has a parameter for each, which takes seconds."""
-    is_one: ColumnElement[bool] = column == any_(literal(list(ids), ARRAY(UUID(as_uuid=True))))
-    return is_one
+    found: ColumnElement[bool] = column == any_(literal(list(ids), ARRAY(UUID(as_uuid=True))))
+    return found
 
 
 Id = Annotated[uuid.UUID, mapped_column(UUID(as_uuid=True), primary_key=True, default=new_id)]

@@ -120,8 +120,8 @@ def audits(session: Session, scope: Scope, by: Any = Environment.name) -> dict[A
     for run_id, amount in count_completed(session, key_of, JUDGED_PHASES).items():
         figures = found[key_of[run_id]]
         figures["rollouts"] = figures.get("rollouts", 0) + amount
-    for run_column, counted in counts:
-        statement = scope.of(counted, run_column).add_columns(by.label("key")).group_by(by)
+    for column, counted in counts:
+        statement = scope.of(counted, column).add_columns(by.label("key")).group_by(by)
         for row in session.execute(statement).mappings():
             figures = dict(row)
             found[figures.pop("key")] |= figures

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from backend.core.tables import is_among
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Role, Verdict
 from backend.environments.tables import Environment
@@ -61,24 +62,25 @@ def filter_options(
     together with a run's own count, the counts of detectors would reveal how much of the run was flagged.
     """
     part = [*queries.part_of(chosen, person_id), *queries.of_project(session, chosen.project)]
-    detector = func.unnest(ReviewItem.detectors).label("detector")
-    flagged = session.execute(select(detector, func.count().label("items")).where(*part).group_by(detector))
-    detectors = {row.detector: row.items for row in flagged}
-    if chosen.detector:
-        detectors.setdefault(chosen.detector, 0)
-    place = (ReviewItem.environment_id, ReviewItem.run_id)
-    places = session.execute(select(*place, func.count()).where(*part).group_by(*place)).all()
+    alike = (ReviewItem.environment_id, ReviewItem.run_id, ReviewItem.detectors)
+    places = session.execute(select(*alike, func.count().label("items")).where(*part).group_by(*alike)).all()
+    detectors: Counter[str] = Counter()
     of_environment: Counter[uuid.UUID] = Counter()
     of_run: Counter[uuid.UUID] = Counter()
-    for environment_id, run_id, count in places:
-        of_environment[environment_id] += count
-        of_run[run_id] += count
-    is_offered = or_(Environment.id.in_(of_environment), Environment.name == chosen.environment)
+    for row in places:
+        of_environment[row.environment_id] += row.items
+        of_run[row.run_id] += row.items
+        for detector in row.detectors:
+            detectors[detector] += row.items
+    if chosen.detector:
+        detectors.setdefault(chosen.detector, 0)
+    is_offered = or_(is_among(Environment.id, of_environment), Environment.name == chosen.environment)
     statement = select(Environment.id, Environment.name).where(is_offered).order_by(Environment.name)
     environments = {row.id: row.name for row in session.execute(statement)}
     wanted = {id for id, name in environments.items() if name == chosen.environment}
     run_ids = {row.run_id for row in places if not wanted or row.environment_id in wanted}
-    newest_first = select(Run.id, Run.name).where(Run.id.in_(run_ids)).order_by(Run.created_at.desc(), Run.id.desc())
+    newest_first = select(Run.id, Run.name).where(is_among(Run.id, run_ids))
+    newest_first = newest_first.order_by(Run.created_at.desc(), Run.id.desc())
     runs = {row.id: row.name for row in session.execute(newest_first.limit(MOST_RUNS))}
     if chosen.run and chosen.run not in runs:
         runs[chosen.run] = session.scalar(select(Run.name).where(Run.id == chosen.run)) or "a deleted run"

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Integer, Text, case, cast, func, or_, select, true
-from sqlalchemy.dialects.postgresql import JSONPATH
+from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.views import MAX_HISTORY
@@ -35,6 +35,10 @@ class Outline:
     stored_bytes: int
     """Compressed size of messages, steps and tokens."""
     token_bytes: int
+    messages: Sequence[Mapping[str, Any]] = ()
+    """The first messages, if they were read along."""
+    steps: Sequence[Mapping[str, Any]] = ()
+    """At least the steps of these messages."""
 
     @cached_property
     def replies(self) -> list[int]:
@@ -67,12 +71,22 @@ class FoundMessage:
     after: str
 
 
-def read_outline(session: Session, rollout_id: uuid.UUID) -> Outline:
+def read_outline(session: Session, rollout_id: uuid.UUID, *, with_first_part: bool = False) -> Outline:
+    """`with_first_part`: also read the first messages, for less than a second statement would take.
+
+    Postgres decompresses a value for each function that reads it. An empty array is appended, once, to read it twice.
+    """
     tokens = func.coalesce(func.pg_column_size(Rollout.tokens), 0)
     size = func.pg_column_size(Rollout.messages) + func.pg_column_size(Rollout.steps) + tokens
-    roles = func.jsonb_path_query_array(Rollout.messages, cast("$[*].role", JSONPATH))
-    found = session.execute(select(roles, size, tokens).where(Rollout.id == rollout_id)).one()
-    return Outline(found[0], found[1], found[2])
+    whole = select(Rollout.messages.op("||")(cast([], JSONB)).label("messages"), Rollout.steps, size, tokens)
+    whole = whole.where(Rollout.id == rollout_id)
+    stored = whole.offset(0).subquery()  # the planner does not merge a statement with an offset
+    messages, steps, *sizes = stored.c
+    first = cast(f"$[0 to {PART_MESSAGES * 3 // 2}]", JSONPATH)
+    columns = [func.jsonb_path_query_array(messages, cast("$[*].role", JSONPATH)), *sizes]
+    if with_first_part:
+        columns += [func.jsonb_path_query_array(messages, first), func.jsonb_path_query_array(steps, first)]
+    return Outline(*session.execute(select(*columns)).one())
 
 
 def read_part(
@@ -81,6 +95,8 @@ def read_part(
     """Return the messages of a part, the steps that belong to them, and the index of the first of these steps."""
     first, last = outline.turns_before(part.start), outline.turns_before(part.stop)
     first = max(0, first - (MAX_HISTORY if with_history else 1))
+    if part.start == 0 and part.stop <= len(outline.messages):
+        return list(outline.messages[: part.stop]), list(outline.steps[:last]), 0
     messages, steps = (
         func.jsonb_path_query_array(column, cast(f"$[{start} to {max(start, stop - 1)}]", JSONPATH))
         for column, start, stop in ((Rollout.messages, part.start, part.stop), (Rollout.steps, first, last))

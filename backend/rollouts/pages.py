@@ -88,7 +88,7 @@ def show_rollout(
     verdicts = session.scalars(given.order_by(VerdictRecord.id.desc())).all()
     grades = grades_of_rollout(session, rollout.id)
     renderer = view_renderer(session, rollout.group.task.version_id)
-    outline = read_outline(session, rollout.id)
+    outline = read_outline(session, rollout.id, with_first_part=not whole)
     if turn is not None and turn < len(outline.replies):
         at = outline.replies[turn]
     cited = cited_in(flags, grades)
