@@ -34,6 +34,7 @@ _ATTRIBUTES = frozenset(
         *("scope", "start", "tabindex", "title", "value", "width", "aria-label", "aria-hidden", "aria-current"),
         *("cx", "cy", "d", "points", "preserveAspectRatio", "r", "rx", "ry", "text-anchor", "transform", "viewBox"),
         *("x", "x1", "x2", "y", "y1", "y2", "data-change", "data-cited", "data-failed", "data-kind", "data-line"),
+        *("data-point", "data-spare"),
         *("data-role", "data-sign", "data-state", "data-tone", "data-tool", "data-wide"),
     )
 )
@@ -53,6 +54,8 @@ def without_interaction(html: str) -> Markup:
         node.decompose()
     for time in body.css("time[title]"):  # "3 hours ago" would soon be wrong
         time.inner_html = escape(time.attributes["title"] or "", quote=False)
+    for box in body.css(".table-box"):  # no script lets the keyboard scroll it
+        box.attrs["tabindex"] = "0"
     dropped = {node.tag or "" for node in body.css("*")} - _ELEMENTS - _UNWRAPPED
     clean = nh3.clean(
         body.inner_html or "",
