@@ -54,7 +54,7 @@ def without_interaction(html: str) -> Markup:
         node.decompose()
     for time in body.css("time[title]"):  # "3 hours ago" would soon be wrong
         time.inner_html = escape(time.attributes["title"] or "", quote=False)
-    for box in body.css("div.table-box"):  # no script lets the keyboard scroll it
+    for box in body.css(".table-box"):  # no script lets the keyboard scroll it
         box.attrs["tabindex"] = "0"
     dropped = {node.tag or "" for node in body.css("*")} - _ELEMENTS - _UNWRAPPED
     clean = nh3.clean(

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 NAMES = ("organize alpha", "organize beta", "organize gamma")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def runs(address: str) -> Iterator[list[Run]]:
     """Three evaluations of one policy; the last one regressed."""
     now = datetime.now(UTC)
@@ -46,7 +46,7 @@ def listed(page: Page) -> list[str]:
 
 def test_runs_are_found_sorted_saved_as_a_view_and_changed_together(page: Page, runs: list[Run]) -> None:
     page.goto("/runs")
-    page.get_by_role("searchbox", name="Filter").fill("name ~ organize and reward > 0.3")
+    page.get_by_role("combobox", name="Filter").fill("name ~ organize and reward > 0.3")
     page.keyboard.press("Enter")
     expect(page.locator("#run-table tbody tr")).to_have_count(2)
     page.get_by_text("Columns", exact=True).click()

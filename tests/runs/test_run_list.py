@@ -97,6 +97,8 @@ def test_every_column_is_shown_and_sorts_both_ways(viewer: TestClient, three: ob
     every += " duration seed learning_rate kl_coefficient group_size tag owner project note"
     every += " created started ended metric.entropy"
     page = viewer.get("/runs", params={"columns": every.replace(" ", ","), "sort": "-reward"}).text
+    part = viewer.get("/runs", params={"sort": "-reward"}, headers={"HX-Request": "true", "HX-Request-Type": "partial"})
+    assert part.text.lstrip().startswith('<div id="run-table"')
     for text in ("org/tiny", "0.001", "1,200", 'aria-sort="descending"', "entropy"):
         assert text in page, text
     assert "There is no column" not in page

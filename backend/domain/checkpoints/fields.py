@@ -30,5 +30,5 @@ _DECLARED = (
 )
 CHECKPOINT_FIELDS = ItemFields(
     {field.name: field for field in _DECLARED},
-    ("name", "run", "environment", "policy", "heldout", "best", "size", "created"),
+    ("name", "run", "heldout", "best", "policy", "environment", "size", "created"),
 )
