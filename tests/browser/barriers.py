@@ -19,7 +19,7 @@ _RUN = """async (only) => {
 def barriers(page: Page, only: Sequence[str] = ()) -> list[str]:
     """Return the rule and the element of every violation. `only`: these rules instead of all.
 
-    Rows after the fourth are left out: they have the shape of those above.
+    Rows after the fourth are omitted: they have the shape of those above.
     """
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE_SCRIPT)

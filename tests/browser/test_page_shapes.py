@@ -122,7 +122,7 @@ NO_PAGES = re.compile(
     r"|/training/(examples|pairs)/preview"
 )
 FOLDED = "details:not(.drop, .numbers, .launch-more)"
-"""What is opened before one looks: not menus, and not what holds thousands of elements of the same shapes."""
+"""Parts that are opened first: no menus, and nothing with thousands of similar elements."""
 VARYING = ("color-contrast", "link-in-text-block", "scrollable-region-focusable", "target-size")
 """Rules whose outcome depends on the theme or the width."""
 
