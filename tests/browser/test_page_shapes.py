@@ -122,7 +122,7 @@ NO_PAGES = re.compile(
     r"|/training/(examples|pairs)/preview"
 )
 FOLDED = "details:not(.drop, .numbers, .launch-more)"
-"""Folded parts that are opened first: no menus, and no lists of thousands of elements of one shape."""
+"""Parts that are opened first: no menus, and nothing with thousands of similar elements."""
 VARYING = ("color-contrast", "link-in-text-block", "scrollable-region-focusable", "target-size")
 """Rules whose outcome depends on the theme or the width."""
 
