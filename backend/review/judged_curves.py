@@ -148,7 +148,7 @@ def curve_of(session: Session, run: Run, phase: Phase | None = None, floors: Flo
 
 
 Sums = Iterable[Sequence[Any]]
-"""Step, number of rollouts, and the sums of their reward, of what it is above the floor, and of the square of that."""
+"""Step, number of rollouts, and the sums of reward, gain above the floor and squared gain."""
 
 
 def _stored_sums(session: Session, run: Run, phase: Phase, version_id: uuid.UUID, floor: float) -> Sums:
