@@ -148,7 +148,7 @@ def curve_of(session: Session, run: Run, phase: Phase | None = None, floors: Flo
 
 
 Sums = Iterable[Sequence[Any]]
-"""Step, number of rollouts, and sums: reward, reward above the floor, and the square of the latter."""
+"""Step, number of rollouts, and the sums of reward, gain above the floor and squared gain."""
 
 
 def _stored_sums(session: Session, run: Run, phase: Phase, version_id: uuid.UUID, floor: float) -> Sums:

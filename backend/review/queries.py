@@ -314,11 +314,10 @@ def counts(session: Session, person_id: uuid.UUID) -> dict[str, int]:
         VerdictRecord.taken_back_at.is_(None),
     )
     target = session.get(ReviewTarget, person_id)
-    sampled = select(AuditSample.id).where(AuditSample.rollout_id == ReviewItem.rollout_id).exists()
-    waiting = select(
-        func.count(), func.count(ReviewItem.harm), func.count().filter(ReviewItem.rollout_id.is_not(None), sampled)
-    ).where(ReviewItem.verdict.is_(None))
-    waits, flagged, audits = session.execute(waiting).one()
+    is_waiting = ReviewItem.verdict.is_(None)
+    waits, flagged = session.execute(select(func.count(), func.count(ReviewItem.harm)).where(is_waiting)).one()
+    sampled = select(func.count(ReviewItem.id)).join(AuditSample, AuditSample.rollout_id == ReviewItem.rollout_id)
+    audits = session.scalar(sampled.where(is_waiting)) or 0
     drawn = select(func.count(AuditSample.id)).where(AuditSample.created_at >= midnight)
     return {
         "waiting": waits,
