@@ -113,19 +113,19 @@ def test_a_lead_sees_the_week_and_follows_a_regression(page: Page, runs: list[Ru
     expect(regression).to_contain_text("same checkpoint and version")
     expect(page.get_by_role("link", name="under way")).to_be_visible()
     regression.get_by_role("link").last.click()
-    expect(page.get_by_role("heading", name="Difference")).to_be_visible()
+    page.wait_for_url("**/compare?*")
     expect(page.locator("#main")).to_contain_text(NAMES[2])
 
 
 def test_preferences_of_notices_are_kept(page: Page, runs: list[Run]) -> None:
     page.goto("/notices")
-    page.get_by_text("Your preferences").click()
+    page.get_by_text("Your preferences", exact=True).click()
     page.get_by_label("Email", exact=True).select_option("daily")
     hidden = page.get_by_role("group", name="Kinds hidden in Proctor")
     hidden.get_by_role("checkbox", name="regression").check()
     page.get_by_role("button", name="Save").click()
     page.reload()
-    page.get_by_text("Your preferences").click()
+    page.get_by_text("Your preferences", exact=True).click()
     expect(page.get_by_label("Email", exact=True)).to_have_value("daily")
     expect(hidden.get_by_role("checkbox", name="regression")).to_be_checked()
     expect(hidden.get_by_role("checkbox", name="alarm")).not_to_be_checked()
