@@ -90,6 +90,7 @@ def test_views_and_columns_of_environments_are_the_same(page: Page, runs: list[R
     page.get_by_text("Views", exact=True).click()
     page.get_by_label("Save this view as").fill("mazes")
     page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("Saved the view mazes.")).to_be_visible()
     page.locator("summary", has_text="Views").click()
     page.get_by_text("Change", exact=True).click()
     page.once("dialog", lambda dialog: dialog.accept())
