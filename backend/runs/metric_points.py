@@ -78,7 +78,7 @@ def count_metrics(session: Session, run_ids: Sequence[uuid.UUID]) -> dict[str, i
 
 def read_points(
     session: Session, run_id: uuid.UUID, names: Sequence[str], first: int | None, last: int | None, most: int
-) -> Iterator[Row[tuple[int, str, float | None]]]:
+) -> Iterator[Row[int, str, float | None]]:
     """Step, metric and value in the order of steps, at most about `most` of each metric."""
     limits = {"first": first, "last": last, "buckets": most // 2}
     yield from session.execute(_POINTS, {"runs": [run_id], "names": list(names), **limits})
@@ -92,7 +92,7 @@ def sum_of_last_steps(session: Session, run_ids: Sequence[uuid.UUID], names: Seq
 
 def read_packed_curves(
     session: Session, run_ids: Sequence[uuid.UUID], names: Sequence[str], buckets: int | None, *, with_time: bool
-) -> Iterator[Row[tuple[uuid.UUID, str, bytes, bytes, bytes | None]]]:
+) -> Iterator[Row[uuid.UUID, str, bytes, bytes, bytes | None]]:
     """Run, metric, steps, values and times of each curve, the arrays as big-endian doubles. A missing value is NaN.
 
     Without `buckets`, all points of all attempts are there, the newest attempt at a step last.
