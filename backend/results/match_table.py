@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, contains_eager, joinedload
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id
-from backend.domain.results.ratings import Rating, rate
+from backend.domain.results.ratings import MIN_GAMES, Rating, rate
 from backend.domain.runs.plans import EvaluationPlan, Opponent
 from backend.domain.vocabulary import UNDER_WAY, PolicyKind, RunKind, Split
 from backend.environments.tables import EnvironmentVersion
@@ -20,6 +20,7 @@ from backend.errors import Conflict, InvalidInput
 from backend.operations.schemas import Response
 from backend.policies.queries import checkpoint_label, get_policy_option
 from backend.policies.tables import Policy
+from backend.results.leaderboard import Leaderboard
 from backend.results.people import played_by_hand
 from backend.results.schemas import StartRoundRobin
 from backend.runs.evaluations import MAX_ROLLOUTS, start_evaluation
@@ -102,6 +103,14 @@ class _Match:
     draws: int = 0
     losses: int = 0
     waiting: int = 0
+
+
+def matches_on(session: Session, board: Leaderboard) -> dict[str, object]:
+    """Return what the template of a leaderboard shows of games. `matches` is None if the environment has no seats."""
+    found = match_table(session, board.evaluated, Split(board.setup.split) if board.setup else Split.HELDOUT)
+    rated = [player.rating.elo for player in found.players if player.rating.elo] if found else []
+    ends = min((elo.low for elo in rated), default=0.0), max((elo.high for elo in rated), default=1.0)
+    return {"matches": found, "ratings": ends, "least_games": MIN_GAMES}
 
 
 def match_table(session: Session, version: EnvironmentVersion, split: Split = Split.HELDOUT) -> MatchTable | None:

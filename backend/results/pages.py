@@ -7,14 +7,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import func, select
 
-from backend.domain.results.ratings import MIN_GAMES
-from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus, Split
+from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from backend.environments.queries import get_environment
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.policies.queries import policy_options
 from backend.results.comparison_page import ComparisonChoice, comparison_page
 from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, get_leaderboard
-from backend.results.match_table import match_table
+from backend.results.match_table import matches_on
 from backend.results.schemas import LeaderboardRequest
 from backend.results.scores import best_steps
 from backend.runs.tables import Run
@@ -86,14 +85,10 @@ def show_leaderboard(
     )
     export = {"version": board and board.version, "exam": choice.exam}
     has_seats = board is not None and board.evaluated.typed_manifest.proctor.seats is not None
-    split = Split(board.setup.split) if board and board.setup else Split.HELDOUT
-    matches = match_table(session, board.evaluated, split) if board and has_seats else None
-    rated = [player.rating.elo for player in matches.players if player.rating.elo] if matches else []
     context = {
         "environment": environment,
         "board": board,  # None without a published version
-        "matches": matches,  # None without seats
-        "ratings": (min((elo.low for elo in rated), default=0.0), max((elo.high for elo in rated), default=1.0)),
+        **(matches_on(session, board) if board else {"matches": None}),
         "entrants": policy_options(session, board.evaluated.typed_manifest) if board and has_seats else (),
         "numbers": sorted(numbers, reverse=True),
         "low": min(ends, default=0.0),
@@ -103,7 +98,6 @@ def show_leaderboard(
         "export": f"/leaderboards/{name}/export.csv?"
         + urlencode({key: value for key, value in export.items() if value}),
         "least": MIN_COVERAGE,
-        "least_games": MIN_GAMES,
     }
     return page(request, "results/leaderboard.html", context, block="board")
 

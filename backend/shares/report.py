@@ -21,6 +21,7 @@ from backend.graders.queries import graded_runs_of, grades_of_rollout
 from backend.operations.schemas import Download
 from backend.results.comparison_page import ComparisonChoice, comparison_page
 from backend.results.leaderboard import MIN_COVERAGE, get_leaderboard
+from backend.results.match_table import matches_on
 from backend.results.rewards import FigureScope
 from backend.results.run_figures import FiguresRequest, RunFigures
 from backend.results.scores import best_step
@@ -220,6 +221,7 @@ def _leaderboard(session: Session, subject: SharedSubject) -> ReportSection:
     board = get_leaderboard(session, subject.item.item[0], subject.item.version, subject.item.exam)
     ends = [end for row in board.ranked if row.reward for end in (row.reward.low, row.reward.high)]
     context = {"board": board, "low": min(ends, default=0.0), "high": max(ends, default=1.0), "least": MIN_COVERAGE}
+    context |= matches_on(session, board)
     return ReportSection("Leaderboard", _part("results/leaderboard.html", "board", **context))
 
 

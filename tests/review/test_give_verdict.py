@@ -194,7 +194,7 @@ JUDGING = (
     r"|/api/v1/(review/.*|flags/\{flag\}/verdicts|rollouts/\{rollout(_id)?\}/(verdicts|fixture))"
 )
 OWN = (
-    r"/sign-out|/projects/choose|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/(\{run_id\}/rollouts/)?views.*|/api/v1/views.*"
+    r"/sign-out|/projects/choose|/me/.*|/tokens/.*|/api/v1/tokens.*|(/runs/\{run_id\}/rollouts)?/views.*|/api/v1/views.*"
     r"|(/api/v1)?/(notices/.*|sessions.*)"
 )
 """Account, sessions, tokens, the chosen project, saved views and read notices: available to every role."""

@@ -7,7 +7,7 @@ from workers.environments.checks.registry import CHECKS
 
 
 def test_the_documentation_lists_every_check() -> None:
-    assert [check.id for check in CHECKS] == re.findall(r"^\| `(\w+)` \|", checks(), re.MULTILINE)
+    assert [check.id for check in CHECKS] == re.findall(r"^\| \[`(\w+)`\]\(#\1\) \|", checks(), re.MULTILINE)
 
 
 def test_each_check_has_texts_and_needs_only_earlier_ones() -> None:
