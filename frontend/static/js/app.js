@@ -110,19 +110,22 @@
     if (time) time.title = exact(time);
   });
 
-  // What scrolls can be scrolled by keyboard in every browser; what fits is no stop of the Tab key.
+  // What scrolls can be scrolled by keyboard in every browser; what fits is no stop of the Tab key. Parts of a long
+  // transcript that are not drawn yet are left alone, and all sizes are read before anything changes: one layout.
   const reachable = () => {
-    for (const box of document.querySelectorAll(".table-box, pre, .diff, .try-columns, .prose table")) {
-      const scrolls = box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1;
-      if (!scrolls) { if (box.dataset.scrolls) { box.removeAttribute("tabindex"); delete box.dataset.scrolls; } continue; }
-      if (box.hasAttribute("tabindex")) continue;
-      Object.assign(box, { tabIndex: 0 }).dataset.scrolls = "true";
+    const boxes = [...document.querySelectorAll(".table-box, pre, .diff, .try-columns, .prose table")]
+      .filter((box) => box.checkVisibility({ contentVisibilityAuto: true }))
+      .map((box) => [box, box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1]);
+    for (const [box, scrolls] of boxes) {
+      if (scrolls && !box.hasAttribute("tabindex")) Object.assign(box, { tabIndex: 0 }).dataset.scrolls = "true";
+      if (!scrolls && box.dataset.scrolls) { box.removeAttribute("tabindex"); delete box.dataset.scrolls; }
     }
   };
+  let looks = 0;
+  const lookAgain = () => { cancelAnimationFrame(looks); looks = requestAnimationFrame(reachable); };
   reachable();
-  for (const name of ["htmx:after:swap", "htmx:sse:after:message", "toggle"]) document.addEventListener(name, reachable, true);
-  let resized = 0;
-  addEventListener("resize", () => { cancelAnimationFrame(resized); resized = requestAnimationFrame(reachable); });
+  for (const name of ["htmx:after:swap", "htmx:sse:after:message", "toggle", "contentvisibilityautostatechange"]) document.addEventListener(name, lookAgain, true);
+  addEventListener("resize", lookAgain);
 
   // Leave no open drop-down behind.
   const dropped = () => document.querySelectorAll("details.drop[open]");
