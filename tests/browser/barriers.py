@@ -36,10 +36,11 @@ _CUT_OFF = """() => [...document.querySelectorAll(".table-box")].flatMap((box) =
   if (!box.checkVisibility() || box.scrollWidth <= box.clientWidth + 1) return [];
   const end = box.getBoundingClientRect().right + 1;
   const table = box.querySelector("table");
-  const numbers = (table?.dataset.point ?? "").split(" ").map(Number);
+  if (!table) return []; // a drawing
+  const numbers = (table.dataset.point ?? "").split(" ").map(Number);
   const heads = [...box.querySelectorAll("thead tr:first-child > *")];
   const points = heads.filter((_, index) => numbers.includes(index + 1));
-  const name = table?.getAttribute("aria-label") ?? "a table";
+  const name = table.getAttribute("aria-label") ?? "a table";
   if (!points.length) return [`${name}: wider than its box, and no column is marked as its point`];
   return points.filter((head) => head.getBoundingClientRect().right > end).map((head) => `${name}: ${head.innerText}`);
 })"""

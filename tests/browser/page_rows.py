@@ -38,12 +38,15 @@ from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.shares.schemas import CreateShare
 from backend.shares.service import create_share
+from backend.sweeps.tables import Sweep
 from backend.team.tables import Person
 from backend.training.tables import ExampleFile
 from backend.web.identity import Actor
 from tests import factories
 from tests.checkpoints.transfer_worlds import finished_report
 from tests.environments.test_red_team import EXPLOIT
+from tests.sweeps.worlds import complete, make_sweep
+from workers.tasks.sweeps import advance
 
 DRAFTED = "guess_the_word"
 
@@ -104,6 +107,7 @@ def make_page_rows(
         "checkpoint": str(export.checkpoint_id),
         "import": str(_import(session).id),
         "play": str(start_play(session, actor, version.environment, version, task).id),
+        "sweep": str(_sweep(session, actor, version).id),
         "draft_score": str(score_by_draft(session, rollouts[0].id).id),
     }
 
@@ -117,6 +121,15 @@ def _authored(session: Session) -> dict[str, str]:
     attack = red_team.start(session, environment, StartAttack(seconds=10))
     keep_answer(session, attack.id, {"draft_revision": 1, "exploits": [EXPLOIT], "notes": [], "error": ""})
     return {"drafted": DRAFTED}
+
+
+def _sweep(session: Session, actor: Actor, version: EnvironmentVersion) -> Sweep:
+    """Enough completed runs for the importance of settings, and one that is at work."""
+    sweep = make_sweep(session, actor=actor, version=version, name="rates of a night")
+    advance(session, sweep)
+    for number in range(1, 9):
+        complete(session, sweep, number, number / 20, number / 10)
+    return sweep
 
 
 def _certificate(session: Session, version: EnvironmentVersion) -> None:

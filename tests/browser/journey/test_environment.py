@@ -103,7 +103,7 @@ def _run_the_checks(page: Page, name: str) -> None:
         assert evidence.inner_text().strip()
     figures = certificate.locator("details", has=page.get_by_text("Figures", exact=True)).first
     figures.locator("summary").click()
-    expect(figures.locator("pre")).to_be_visible()
+    expect(figures.locator("dl")).to_be_visible()
 
 
 def _play(page: Page, name: str) -> None:
