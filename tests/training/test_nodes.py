@@ -172,6 +172,7 @@ def test_a_rank_that_hangs_before_its_first_sign_is_named(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # two processes start twice, which takes minutes on busy cores
 @pytest.mark.filterwarnings("default")
 def test_a_rank_that_hangs_ends_the_attempt_and_is_named(
     installation: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
