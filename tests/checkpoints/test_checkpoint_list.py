@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
@@ -38,6 +39,7 @@ def test_it_is_filtered_by_the_fields_of_checkpoints(session: Session, viewer: T
     assert "There is no field" in viewer.get("/checkpoints/list?where=reward%3D1").text
 
 
+@pytest.mark.slow
 def test_every_column_is_shown_and_sorts_both_ways(viewer: TestClient, trained: TrainedRun) -> None:
     trained(steps=(20,), rewards=(0.5,))
     columns = [name for name, field in CHECKPOINT_FIELDS.declared.items() if field.is_column]

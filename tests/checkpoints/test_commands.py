@@ -104,6 +104,7 @@ def test_a_policy_names_its_best_checkpoint(proctor, trained: TrainedRun):
     assert found["id"] == str(saved["grpo 40"].id)
 
 
+@pytest.mark.slow
 def test_the_tree_can_be_limited_to_a_policy_and_to_the_last_run(proctor, trained: TrainedRun):
     first, _ = trained(name="first")
     trained(name="second")

@@ -74,6 +74,7 @@ def test_none_runs_where_none_is_requested(stored: dict[str, uuid.UUID], found_h
     assert flagged(stored["run"]) == []
 
 
+@pytest.mark.slow
 def test_without_an_env_host_the_scan_says_that_nothing_ran(
     stored: dict[str, uuid.UUID], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 import ast
 from typing import Any
 
+import pytest
+
 from backend.domain.environments.branches import (
     HIT,
     MAX_SOURCE,
@@ -128,6 +130,7 @@ def test_a_branch_is_described_with_its_line() -> None:
     }
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_left_out_and_shifts_no_number() -> None:
     plain = [source.first for source in read_sources(FILES)]
     more = {"a.py": "if (", "b.py": "x = " + "(" * 500, "c.py": "#" * MAX_SOURCE + "\n", "d.py": "\0"}

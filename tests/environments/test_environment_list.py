@@ -45,6 +45,7 @@ def test_it_is_filtered_by_the_fields_of_environments(viewer: TestClient, three:
     assert "There is no field `versoin`. Did you mean" in wrong
 
 
+@pytest.mark.slow
 def test_every_column_is_shown_and_sorts_both_ways(viewer: TestClient, three: object) -> None:
     columns = [name for name, field in ENVIRONMENT_FIELDS.declared.items() if field.is_column]
     page = viewer.get("/environments", params={"columns": ",".join(columns)}).text

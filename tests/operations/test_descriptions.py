@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, get_args
 
+import pytest
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 import backend.app  # noqa: F401 - all models
@@ -60,6 +61,7 @@ def test_fields_are_described_as_pydantic_does() -> None:
     assert (fields["plain"].description, fields["own"].description) == ("Another line.", "Its own.")
 
 
+@pytest.mark.slow
 def test_dataclasses_in_responses_describe_their_fields_too() -> None:
     found = {each for model in _subclasses(Described) for each in _dataclasses_in(model)}
     assert len(found) > 10

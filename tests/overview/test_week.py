@@ -207,6 +207,7 @@ def test_a_run_that_ends_keeps_its_usage(session: Session, version: EnvironmentV
     assert run.summary["usage"] == {"tokens": 144, "cost": 0.75, "gpus": 2}
 
 
+@pytest.mark.slow
 def test_it_is_of_the_chosen_project_and_omits_hidden_ones(
     session: Session, version: EnvironmentVersion, viewer: TestClient, admin: TestClient
 ) -> None:

@@ -93,6 +93,7 @@ def test_evidence_near_the_step_counts():
     assert last.judged == pytest.approx(FLOOR, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_as_often_as_it_says():
     dice = random.Random(5)
     held = sum(_holds(dice) for _ in range(300))

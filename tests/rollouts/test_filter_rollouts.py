@@ -240,6 +240,7 @@ def _random_test(dice: random.Random, scope: FilterScope) -> str:
             return f"{name} ~ {quoted(dice.choice((*WORDS, 'fire', 'nothing', '%')))}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("indexed", ["indexed", "fresh"])
 def test_every_filter_gives_what_python_picks(session: Session, run: Run, known: list[Known], indexed: str) -> None:
     if indexed == "indexed":
@@ -254,6 +255,7 @@ def test_every_filter_gives_what_python_picks(session: Session, run: Run, known:
         assert set(session.scalars(matching(session, run, expression))) == wanted, expression
 
 
+@pytest.mark.slow
 @kept_and_searched
 def test_every_order_is_pythons_with_those_without_a_value_last(session: Session, run: Run, known: list[Known]) -> None:
     scope = scope_of(session, run)

@@ -234,6 +234,7 @@ def test_siblings_stand_side_by_side_with_their_differences(session: Session, vi
     assert viewer.get(f"/rollouts/{made[0].id}/beside/{stranger.id}").status_code == 404
 
 
+@pytest.mark.slow
 def test_one_click_adds_it_to_the_review_and_one_takes_it_back(
     session: Session, reviewer: TestClient, viewer: TestClient
 ) -> None:

@@ -126,6 +126,7 @@ def test_the_line_of_a_wrong_value_is_named():
     assert "64 bits" in problem.message
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300))
 @settings(max_examples=100, deadline=None)
 def test_no_text_breaks_the_reading_of_yaml(text: str):

@@ -291,6 +291,7 @@ async def test_a_wheel_bomb_is_refused_before_its_bytes_are_on_the_disk(
     assert sum(path.stat().st_size for path in (tmp_path / "environments").rglob("*") if path.is_file()) < 32 << 20
 
 
+@pytest.mark.slow
 def test_a_wheel_that_understates_its_size_is_refused(
     links: Path, install: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -693,6 +694,7 @@ def understated_zip(name: str, megabytes: int) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [read_zip, unpack])
 def test_an_uploaded_zip_is_never_unpacked_beyond_its_stated_size(read: Callable[[bytes], object]) -> None:
     bomb = understated_zip("openenv.yaml", 400)

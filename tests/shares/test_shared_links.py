@@ -67,6 +67,7 @@ def test_the_secret_is_stored_only_as_a_hash_and_uses_are_listed(
     assert [secret in str(event.detail) for event in events] == [False]
 
 
+@pytest.mark.slow
 def test_a_link_that_ended_answers_like_one_that_never_was(
     session: Session, author: TestClient, stranger: TestClient
 ) -> None:

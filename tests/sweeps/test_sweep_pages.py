@@ -74,6 +74,7 @@ def test_the_launch_form_hands_its_settings_over(trainer: TestClient, version: E
     assert f'value="{version.id}" selected' in page
 
 
+@pytest.mark.slow
 def test_the_page_shows_runs_coordinates_and_the_best(
     viewer: TestClient, session: Session, version: EnvironmentVersion
 ):

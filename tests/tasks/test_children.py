@@ -69,6 +69,7 @@ def test_a_child_that_does_not_stop_when_asked_is_ended(
     assert run_child(MODULE, ["sleep", str(tmp_path / "pids")], run_id=run.id) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_a_forked_child_is_like_one_that_imports_for_itself(
     installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_child_can_fork_its_own(installation: None, tmp_path: Path) -> None:
     assert not is_alive(report["parent"])
 
 
+@pytest.mark.slow
 def test_variables_that_are_read_when_modules_are_imported_start_another_server(
     installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +121,7 @@ def test_variables_that_are_read_when_modules_are_imported_start_another_server(
     assert seen[0] == seen[1] != seen[2]
 
 
+@pytest.mark.slow
 def test_without_a_server_a_child_imports_for_itself(
     installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +133,7 @@ def test_without_a_server_a_child_imports_for_itself(
     assert children._unforkable == {MODULE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spoiled",
     ["import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", TORCH_THAT_USED_A_GPU],
@@ -146,6 +150,7 @@ def test_a_module_whose_import_does_what_survives_no_fork_is_imported_by_each_ch
     assert children._unforkable == {"spoiled_module"}
 
 
+@pytest.mark.slow
 def test_an_interrupted_fork_leaves_no_child(installation: None, tmp_path: Path) -> None:
     """The next request is not answered with the process of the last one."""
     run_child(MODULE, ["say", "ready"], run_id=None)

@@ -146,6 +146,7 @@ hint: Wheels are required for `zss` because building from source is disabled for
 """
 
 
+@pytest.mark.slow
 def test_requirements_without_a_wheel_are_read_with_the_versions_that_are_needed() -> None:
     found = [str(requirement) for requirement in without_wheel(UNUSABLE)]
     assert found == ["cellpylib==2.4.0", "pycosat<1,>=0.6", "zss"]
