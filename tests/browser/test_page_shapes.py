@@ -127,6 +127,10 @@ NO_PAGES = re.compile(
 )
 FOLDED = "details:not(.drop, .numbers, .launch-more)"
 """Parts that are opened first: no menus, and nothing with thousands of similar elements."""
+_UNFOLD = """(folded) => {
+  for (const each of document.querySelectorAll(folded)) each.open = true;
+  for (const entry of document.querySelectorAll(".transcript > .entry")) entry.style.contentVisibility = "visible";
+}"""
 VARYING = ("color-contrast", "link-in-text-block", "scrollable-region-focusable", "target-size")
 """Rules whose outcome depends on the theme or the width."""
 
@@ -172,7 +176,10 @@ def problems_of(page: Page, path: str) -> dict[str, object]:
     response = page.goto(path)
     assert response is not None
     assert response.status == 200, response.status
-    page.evaluate(f"document.querySelectorAll('{FOLDED}').forEach((each) => {{ each.open = true; }})")
+    page.evaluate(_UNFOLD, FOLDED)
+    settle(page)
+    page.evaluate("dispatchEvent(new Event('resize'))")  # all entries of a transcript are drawn from here on
+    settle(page)
     found: dict[str, object] = {"light": barriers(page), "too wide": is_too_wide(page)}
     set_text_size(page, 32)  # half as many letters fit, as at 200% zoom
     found["too wide with twice the text"] = is_too_wide(page)
@@ -193,6 +200,11 @@ def set_text_size(page: Page, pixels: int) -> None:
 def show(page: Page, width: int, theme: Literal["light", "dark"]) -> None:
     page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": width, "height": 844})
+    settle(page)
+
+
+def settle(page: Page) -> None:
+    """Wait until what follows a change of the page, such as its Tab order, is done."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
