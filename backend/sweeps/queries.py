@@ -16,6 +16,7 @@ from backend.sweeps.schemas import ListSweeps, SweepDetail, SweepResponse, Sweep
 from backend.sweeps.tables import Sweep, SweepTrial
 from backend.web.paging import Key, Slice, slice_of
 
+NO_SWEEP = "There is no such sweep."
 _WITH_VERSION = (
     select(Sweep)
     .join(Sweep.version)
@@ -29,7 +30,9 @@ def find_sweep(session: Session, text: str) -> Sweep:
     newest = select(Sweep.id).order_by(Sweep.id.desc())
     sweep_id = parse_id(text) or session.scalar(newest.where(Sweep.name == text).limit(1))
     sweep_id = sweep_id or find_by_end(session, newest, Sweep.id, text)
-    return get_sweep(session, sweep_id) if sweep_id else get_sweep(session, uuid.UUID(int=0))
+    if sweep_id is None:
+        raise NotFound(NO_SWEEP)
+    return get_sweep(session, sweep_id)
 
 
 def get_sweep(session: Session, sweep_id: uuid.UUID) -> Sweep:
@@ -37,7 +40,7 @@ def get_sweep(session: Session, sweep_id: uuid.UUID) -> Sweep:
     statement = _WITH_VERSION.options(joinedload(Sweep.creator)).where(Sweep.id == sweep_id)
     sweep = session.scalars(statement).one_or_none()
     if sweep is None:
-        raise NotFound("There is no such sweep.")
+        raise NotFound(NO_SWEEP)
     return sweep
 
 
