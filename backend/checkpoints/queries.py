@@ -63,13 +63,9 @@ def list_checkpoints(
     session: Session, wanted: ItemListQuery, columns: Sequence[Field], project_id: uuid.UUID | None = None
 ) -> Slice[ListedItem[Checkpoint]]:
     """Return a page of the checkpoints that pass a filter, pinned ones first. Raises WrongFilter."""
-    statement = select_checkpoints()
-    if wanted.tag:
-        statement = statement.where(Checkpoint.tags.contains([wanted.tag]))
+    statement = CHECKPOINT_TABLE.select_where(select_checkpoints(), wanted.where, wanted.tag)
     if project_id is not None:
         statement = statement.where(Policy.project_id == project_id)
-    condition = CHECKPOINT_TABLE.condition_of(wanted.where)
-    statement = statement if condition is None else statement.where(condition)
     return CHECKPOINT_TABLE.read(session, statement, columns, sort=wanted.sort, after=wanted.after, limit=wanted.limit)
 
 

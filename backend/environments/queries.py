@@ -112,7 +112,8 @@ def list_environments(
     Default: of all projects, with any tags.
     """
     statement = select(Environment).order_by(Environment.is_pinned.desc(), Environment.name)
-    statement = _limited(statement, with_archived=with_archived, project_id=project_id, tag=tag)
+    statement = ENVIRONMENT_TABLE.select_where(statement, None, tag)
+    statement = _limited(statement, with_archived=with_archived, project_id=project_id)
     return _rows(session, session.scalars(statement).all())
 
 
@@ -120,11 +121,8 @@ def search_environments(
     session: Session, wanted: "EnvironmentListQuery", columns: Sequence[Field], project_id: uuid.UUID | None = None
 ) -> Slice[ListedItem[EnvironmentRow]]:
     """Return a page of the environments that pass a filter, pinned ones first. Raises WrongFilter."""
-    statement = _limited(
-        select_environments(), with_archived=wanted.archived, project_id=project_id, tag=wanted.tag or ""
-    )
-    condition = ENVIRONMENT_TABLE.condition_of(wanted.where)
-    statement = statement if condition is None else statement.where(condition)
+    statement = ENVIRONMENT_TABLE.select_where(select_environments(), wanted.where, wanted.tag)
+    statement = _limited(statement, with_archived=wanted.archived, project_id=project_id)
     found = ENVIRONMENT_TABLE.read(
         session, statement, columns, sort=wanted.sort, after=wanted.after, limit=wanted.limit
     )
@@ -133,10 +131,8 @@ def search_environments(
 
 
 def _limited(
-    statement: Select[Environment], *, with_archived: bool, project_id: uuid.UUID | None, tag: str
+    statement: Select[Environment], *, with_archived: bool, project_id: uuid.UUID | None
 ) -> Select[Environment]:
-    if tag:
-        statement = statement.where(Environment.tags.contains([tag]))
     if not with_archived:
         statement = statement.where(Environment.archived_at.is_(None))
     return statement if project_id is None else statement.where(Environment.project_id == project_id)

@@ -77,12 +77,9 @@ def _filtered(session: Session, filter: RunFilter, project_id: uuid.UUID | None)
         if value:
             statement = statement.where(column == value)
     statement = statement.where(Run.archived_at.is_not(None) if filter.archived else Run.archived_at.is_(None))
-    if filter.tag:
-        statement = statement.where(Run.tags.contains([filter.tag]))
     if filter.text:
         statement = statement.where(Run.name.icontains(filter.text, autoescape=True))
-    condition = RUN_TABLE.condition_of(filter.where)
-    return statement if condition is None else statement.where(condition)
+    return RUN_TABLE.select_where(statement, filter.where, filter.tag)
 
 
 def get_run(session: Session, run_id: uuid.UUID) -> Run:

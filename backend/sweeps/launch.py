@@ -34,7 +34,7 @@ from backend.training.service import (
     start_training,
     version_of_request,
 )
-from backend.training.setting_texts import stored_configuration, write
+from backend.training.setting_texts import nest, stored_configuration, write
 from backend.web.audit import Requester, audit
 
 DEFAULT_TRIALS = 20
@@ -119,16 +119,9 @@ def requester_of(sweep: Sweep) -> Requester:
     return Requester(sweep.created_by, Role.TRAINER)
 
 
-def with_values(configuration: TrainingConfiguration, values: Point) -> dict[str, Any]:
+def with_values(configuration: TrainingConfiguration, values: Point) -> dict[str, object]:
     """All settings as nested JSON, with these values."""
-    resolved = configuration.resolved()
-    for name, value in values.items():
-        *blocks, last = name.split(".")
-        target = resolved
-        for block in blocks:
-            target = target[block]
-        target[last] = value
-    return resolved
+    return nest(values, over=configuration.resolved())
 
 
 def setting_fields() -> dict[str, LaunchField]:
@@ -174,18 +167,14 @@ def _axis(fields: Mapping[str, LaunchField], name: str, parameter: Parameter, ba
 
 def _checked(name: str, value: Value, base: TrainingConfiguration) -> Value:
     """The value as the setting stores it. Raises ImpossibleValue if no combination of settings can have it."""
-    *blocks, last = name.split(".")
-    nested: dict[str, Any] = {last: value}
-    for block in reversed(blocks):
-        nested = {block: nested}
     try:
-        found: Any = resolve_configuration(None, nested, base.resolved()).resolved()
+        found: Any = resolve_configuration(None, nest({name: value}), base.resolved()).resolved()
     except InvalidInput as error:
         own = [text for field, text in error.fields.items() if field == name or field.startswith(f"{name}.")]
         if own:
             raise ImpossibleValue(f"{write(value)[:80] or 'Empty'}: {own[0]}") from error
         return float(value) if isinstance(value, str) and _is_number(value) else value  # other settings may allow it
-    for part in (*blocks, last):
+    for part in name.split("."):
         found = found[part]
     canonical: Value = found
     return canonical

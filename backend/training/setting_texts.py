@@ -1,5 +1,6 @@
 """Training settings as text, as in forms, commands and configuration files, parsed by the types of the fields."""
 
+import copy
 import json
 import types
 import typing
@@ -24,10 +25,10 @@ def stored_configuration(configuration: Mapping[str, object]) -> TrainingConfigu
         raise UnreadableSettings from error
 
 
-def nest(fields: Mapping[str, str]) -> dict[str, object]:
-    """Nest dotted names: `{"grpo.steps": "100"}` becomes `{"grpo": {"steps": "100"}}`."""
-    nested: dict[str, object] = {}
-    for name, text in fields.items():
+def nest(fields: Mapping[str, object], over: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Nest dotted names over a copy of other settings: `{"grpo.steps": "100"}` is `{"grpo": {"steps": "100"}}`."""
+    nested: dict[str, object] = copy.deepcopy(dict(over or {}))
+    for name, value in fields.items():
         *blocks, last = name.split(".")
         target = nested
         for block in blocks:
@@ -35,7 +36,7 @@ def nest(fields: Mapping[str, str]) -> dict[str, object]:
             if not isinstance(below, dict):
                 below = target[block] = {}
             target = below
-        target[last] = text.strip()
+        target[last] = value.strip() if isinstance(value, str) else value
     return nested
 
 

@@ -72,6 +72,13 @@ class ItemTable:
         tree = parse_filter(expression, self.fields.filterable)
         return join_conditions(tree, self._compare) if tree else None
 
+    def select_where(self, statement: Select[T], where: str | None, tag: str | None) -> Select[T]:
+        """Keep the items that pass a filter and have a tag. Default: all. Raises WrongFilter."""
+        if tag:
+            statement = statement.where(self.item.tags.contains([tag]))
+        condition = self.condition_of(where)
+        return statement if condition is None else statement.where(condition)
+
     def sort_keys(self, sort: str) -> tuple[Key, Key]:
         """Return the keys of a sort order such as `-reward`: items without a value come last. Raises InvalidInput."""
         name, is_descending = sort.removeprefix("-"), sort.startswith("-")
