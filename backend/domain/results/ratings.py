@@ -117,14 +117,9 @@ def _fit(points: "Table") -> "Table":
 
 def _largest_group(met: "NDArray[np.bool_]") -> list[int]:
     """Return the largest set of policies that games connect, in order."""
-    left, groups = set(range(len(met))), [list[int]()]
-    while left:
-        group, waiting = set[int](), [min(left)]
-        while waiting:
-            number = waiting.pop()
-            if number not in group:
-                group.add(number)
-                waiting += [other for other in range(len(met)) if met[number, other]]
-        left -= group
-        groups.append(sorted(group))
-    return max(groups, key=len)
+    import numpy as np
+    from scipy.sparse.csgraph import connected_components
+
+    _, groups = connected_components(met, directed=False)
+    members: list[int] = np.flatnonzero(groups == np.bincount(groups).argmax()).tolist()
+    return members
